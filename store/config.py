@@ -124,12 +124,12 @@ class StoreConfig:
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
-        """How long the messages of each delay level wait, from level 1 on."""
+        """The wait of each delay level in ms, from level 1 on."""
         return parse_levels(self.delay_levels)
 
     @property
     def disk_levels(self) -> DiskLevels:
-        """What counts, within RocketMQ's limits of what may be configured."""
+        """The levels in force, bounded by RocketMQ's limits."""
         return DiskLevels(
             min(max(self.disk_max_used_ratio, 10), 95),
             min(max(self.disk_clean_forcibly_ratio, 30), 85),
@@ -145,7 +145,7 @@ class StoreConfig:
         return [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
 
     def read_limits(self, memory_bytes: int) -> ReadLimits:
-        """What one read may return on a machine with so much memory."""
+        """The limits of one read on a machine with so much memory."""
         return ReadLimits(
             memory_bytes * self.access_in_memory_ratio // 100,
             self.in_memory_count,

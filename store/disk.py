@@ -81,7 +81,7 @@ class DirectoryLock(Protocol):
 
 
 class Disk(Protocol):
-    """What the store needs from a file system."""
+    """The operations that the store needs from a file system."""
 
     def list(self, directory: str) -> list[Entry]: ...
     def make_dirs(self, directory: str, durable: bool = True) -> None: ...
@@ -403,7 +403,7 @@ class NativeDisk:
         return held
 
     def locked(self, path: str) -> bool:
-        """Whether somebody holds this lock; does not take it, not even for a moment."""
+        """Whether somebody holds this lock. The call never takes it, not even for a moment."""
         if os.path.realpath(path) in _held_here:
             return True
         try:

@@ -33,7 +33,7 @@ _ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file
 
 
 class Advice(enum.Enum):
-    """What RocketMQ's options say about a mapping (docs/internals/format.md 6.2)."""
+    """The uses of a mapping in RocketMQ's options (docs/internals/format.md 6.2)."""
 
     WARM = "warm"  # every page in memory and writable before the first write
     RANDOM = "random"  # no read-ahead
@@ -105,7 +105,7 @@ class SegmentFile(MappedFile, Protocol):
         what the disk has. After a failed sync the cache tells what it lost."""
 
     def is_cached(self, start: int, end: int) -> bool:
-        """Whether memory holds [start, end): who looks at `view` there waits for no disk."""
+        """Whether memory holds [start, end): reading `view` there waits for no disk."""
 
     def cache(self, start: int, end: int) -> None:
         """Blocking, callable from any thread: have memory hold it. A media error is an OSError."""
@@ -321,7 +321,7 @@ class NativeSegment(NativeReadFile, NativeMapped):
                 os.preadv(self._fd, [byte], pos, os.RWF_NOWAIT)
         except BlockingIOError:
             return False
-        except OSError:  # closed, or a file system that cannot tell: who reads finds out
+        except OSError:  # closed, or a file system that cannot tell: a reader will notice
             return True
         return True
 

@@ -30,14 +30,14 @@ UNIT = 20
 ENTRY = struct.Struct(">qiq")
 _FILLER_SIZE = 0x7FFFFFFF
 UNEXPLAINED_MAX = 100  # numbers missing in a queue
-OFFSET_MAX = (1 << 63) // UNIT - 1  # whose place in the queue is a number of 64 bits
+OFFSET_MAX = (1 << 63) // UNIT - 1  # its byte position must fit 64 bits
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
 _STRETCH, _SHORT = UNIT * 800, UNIT * 32
 _FILLERS = FILLER * 512
 
 
 def entries_before_reference(entries: bytes, limit: int) -> list[int]:
-    """Which of these entries could name a frame that begins before `limit`."""
+    """The numbers of those entries that could name a frame before `limit`."""
     return [
         number
         for number, (offset, size, _) in enumerate(ENTRY.iter_unpack(entries))
@@ -55,7 +55,7 @@ else:
 
 
 def last_physical(entries: bytes) -> int:
-    """Where the frame of the last of these entries begins."""
+    """The start of the frame of the last of these entries."""
     offset: int = ENTRY.unpack_from(entries, len(entries) - UNIT)[0]
     return offset
 
@@ -193,7 +193,7 @@ class ConsumeQueue:
             placed += segment.view[at : at + UNIT] == entry
         for segment in touched:
             segment.file.flush(0, self.series.segment_bytes)
-        behind = self.append(first, entries)  # where nothing of the queue follows the gap
+        behind = self.append(first, entries)  # if no entry of the queue follows the gap
         placed += len(behind) // UNIT
         return placed
 
@@ -283,7 +283,7 @@ class ConsumeQueue:
 
     @property
     def last_physical(self) -> int:
-        """Where the last entry's frame begins, -1 if there is none."""
+        """The start of the last entry's frame, -1 if there is none."""
         entry = self.entry(self.max_offset - 1)
         return -1 if entry is None else entry[0]
 
@@ -325,7 +325,7 @@ class ConsumeQueue:
         return whole
 
     def started(self) -> None:
-        """All that a start looks at could be read."""
+        """Note that the start could read all that it needs."""
         self.is_starting = False
         self._stretch = None
 
@@ -361,7 +361,7 @@ class ConsumeQueue:
         )
 
     def _end_before(self, index: int) -> int:
-        """Where the frame before ends: entries rise, and none follows an empty slot."""
+        """The end of the frame before: entries rise, and none follows an empty slot."""
         segment = self.series.find((index - 1) * UNIT)
         if segment is None:
             return 0
@@ -371,7 +371,7 @@ class ConsumeQueue:
         return 0 if size == _FILLER_SIZE else offset + size
 
     def _cut(self, end: int, *, is_clear: bool = False) -> None:
-        """Forget what is behind `end`, where zeros are already if `is_clear`."""
+        """Forget the slots behind `end`, which are zeros already if `is_clear`."""
         if not is_clear:
             self._stretch = None
         pos = end * UNIT
@@ -387,7 +387,7 @@ class ConsumeQueue:
         self.min_offset = min(max(self.min_offset, self.series.start // UNIT), self.max_offset)
 
     def _begin(self) -> None:
-        """Without files: where the next entry goes."""
+        """Begin a queue without files at the place of its next entry."""
         self.max_offset = self.min_offset = self.first
 
     def bury(self, since: int, first: int) -> None:

@@ -156,7 +156,7 @@ class IndexFile:
             self._room.claim(0, 40 + 4 * self.slots + 20 * min(count, self.items))
 
     def offset_of(self, number: int) -> int:
-        """Where the message of an item begins."""
+        """The start of an item's message."""
         item = read(self.file, 40 + 4 * self.slots + ITEM.size * number, ITEM.size, OF_DERIVED)
         return int(ITEM.unpack(item)[1])
 
@@ -229,7 +229,7 @@ class Index:
         self._unsynced: list[IndexFile] = []  # filled, or made, since the last flush began
         self._highest = 0  # no new file gets a name up to this one
         self._last = -1  # the message whose keys came last
-        self._have = 0  # how many of its items are there
+        self._have = 0  # the number of its items that are there
 
     @property
     def file_bytes(self) -> int:
@@ -290,7 +290,7 @@ class Index:
         return self.files[-1].name if self.files else 0
 
     def indexed_to(self) -> int | None:
-        """Where the last message begins that is known; some of its keys may be missing."""
+        """The start of the last indexed message; some of its keys may be missing."""
         for index in reversed(self.files):
             if index.count > 1:
                 return index.end_offset

@@ -79,7 +79,7 @@ class QueueFile(ReadOpened):
             self._files.note_dirty(self)
 
     def zero(self, start: int, end: int) -> None:
-        """Of what was written once."""
+        """Zero a range that was written before."""
         self._mapped().zero(start, end)
         self._files.note_dirty(self)
 

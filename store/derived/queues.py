@@ -78,7 +78,7 @@ class QueueTable:
             self._disk.remove_tree(queue.series.directory)
 
     def started(self) -> None:
-        """What there is could be read."""
+        """Note that a start could read all files."""
         for queue in self:
             queue.started()
 
@@ -118,7 +118,7 @@ class QueueTable:
         self.next = {key: queue.max_offset for key, queue in self.table.items()}
 
     def non_empty(self) -> int:
-        """How many queues have files that the next start must find: not those of deleted topics."""
+        """The number of queues with files that the next start must find, without deleted topics."""
         return sum(
             1
             for queue in self

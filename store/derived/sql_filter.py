@@ -49,7 +49,7 @@ def sift(
             break
         frame = read(physical, size)
         properties = None if frame is None else frame_properties(frame)
-        # What is gone or damaged passes: who reads it tells, and it is not lost in silence.
+        # A lost or damaged frame passes the filter, so that the reader reports it.
         passed = properties is None or sql.matches(decode_properties(properties))
         sifted += ENTRY.pack(physical, size, passed)
         work += FRAME_WORK + sql.terms + len(properties or b"") // PROPERTY_BYTES

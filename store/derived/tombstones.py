@@ -78,7 +78,7 @@ def _tombstone(item: Mapping[str, Any]) -> Tombstone:
 
 
 def without_deleted(runs: Iterable[Run], tombstones: Mapping[str, Tombstone]) -> Iterable[Run]:
-    """What frames of the log ask for, without what was deleted with its topic."""
+    """The entries that frames of the log ask for, except those deleted with their topic."""
     return _without_deleted(runs, tombstones) if tombstones else runs
 
 

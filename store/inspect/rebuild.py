@@ -36,7 +36,7 @@ from saturnmq.store.recovery.checkpoint import AbortMark, Checkpoint
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was built; offsets and sizes in bytes."""
+    """The result of a rebuild; offsets and sizes in bytes."""
 
     directory: str
     sizes: Sizes
@@ -46,7 +46,7 @@ class Rebuilt:
     queues: int = 0
     index_items: int = 0
     gaps: list[Gap] = field(default_factory=list)
-    stopped_by: str = ""  # why the log ends there, if not as it should
+    stopped_by: str = ""  # the reason, if the log ends irregularly
     not_queues: int = 0  # runs of frames whose topic or numbers can name no queue
 
 
@@ -69,7 +69,7 @@ def rebuild(
 
 
 def is_over(disk: Disk, directory: str, queue_file_bytes: int, log_start: int) -> bool:
-    """Whether these are the sound files of a queue that has no message left in a log that begins
+    """Whether these are sound files of a queue without a message left in a log that begins
     at `log_start`."""
     files = SegmentFiles(disk, directory, queue_file_bytes)
     if files.odd or not files.segments:
@@ -128,7 +128,7 @@ class _DirectoryRebuild:
         return self._built
 
     def _forget(self) -> None:
-        """From here to `_promise` the next start builds everything again."""
+        """Until `_promise`, let the next start build everything again."""
         self._abort.set()
         page = self._page
         blank = Checkpoint(
@@ -169,7 +169,7 @@ class _DirectoryRebuild:
                 done = reader.end - built.log_start
                 progress(done, max(total, done))
         built.log_end = reader.end
-        if progress is not None:  # where the log ends is known now
+        if progress is not None:  # the log's end is known now
             progress(reader.end - built.log_start, reader.end - built.log_start)
         if group is not None and group.end > reader.end:
             built.log_end = group.start  # the next start of a broker cuts it off there
@@ -179,7 +179,7 @@ class _DirectoryRebuild:
         return last_store_time
 
     def _make_log_durable(self, known: int) -> None:
-        """What a killed broker left may be in the page cache only; `flushed` must not lead it."""
+        """Sync the log: a killed broker may have left bytes in the page cache only."""
         for segment in self._files.segments:
             if segment.start + segment.size > known:
                 file = self._disk.open_segment(segment.path, segment.size)

@@ -35,7 +35,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the files do not tell; 0 = they do, or RocketMQ's default."""
+    """Sizes that the files do not tell; 0 = the files tell, or RocketMQ's default."""
 
     segment_bytes: int = 0
     queue_file_bytes: int = 0
@@ -49,7 +49,7 @@ _DEFAULTS = Sizes(queue_file_bytes=6_000_000, index_slots=5_000_000, index_items
 
 @dataclass(slots=True)
 class VerifyReport:
-    """What was found; sound if `damage` is empty."""
+    """The result of a check; the store is sound if `damage` is empty."""
 
     directory: str
     running: bool = False  # a broker holds the lock
@@ -130,7 +130,7 @@ def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
 
 
 def trust_in(disk: Disk, root: str, files: SegmentFiles, page: Checkpoint) -> Trust:
-    """How far the log and what is derived from it may be believed; see `verify_report.py`."""
+    """How far to trust the log and its derived files; see `verify_report.py`."""
     foreign = page.derived < 0 and page.flushed < 0
     running = disk.locked(posixpath.join(root, "lock"))
     unsure = running or AbortMark(disk, root).present()
@@ -145,7 +145,7 @@ def trust_in(disk: Disk, root: str, files: SegmentFiles, page: Checkpoint) -> Tr
 
 
 def _end_now(files: SegmentFiles, page: Checkpoint) -> int:
-    """Where the log of a running broker ends."""
+    """The end of a running broker's log."""
     last = files.start
     for segment in files.segments:
         if any(files.read(segment.start, 8)):
@@ -252,7 +252,7 @@ class _DirectoryCheck:
                 self._stretch(piece)
             if progress is not None:
                 progress(reader.end - self._files.start, max(total, reader.end) - self._files.start)
-        if progress is not None:  # where the log ends is known now
+        if progress is not None:  # the log's end is known now
             progress(reader.end - self._files.start, reader.end - self._files.start)
         self._trust.log_end = reader.end
         self._end_of_log()
@@ -294,7 +294,7 @@ class _DirectoryCheck:
         self._findings.add(what, *self._files.place(gap.start), gap.start, together=False)
 
     def _end_of_log(self) -> None:
-        """What is behind the end; while a broker runs it writes there."""
+        """Check the bytes behind the end, unless a running broker writes there."""
         reader, report = self._reader, self._report
         if report.running:
             return
@@ -325,6 +325,6 @@ class _DirectoryCheck:
 
 
 def is_queue(run: Run) -> bool:
-    """Whether topic and numbers of a run can name a queue: a directory, and not one elsewhere."""
+    """Whether a run's topic and numbers name a queue: a directory inside the store."""
     topic, queue_id, first, _, _ = run
     return queue_id >= 0 and first >= 0 and "/" not in topic and topic not in (".", "..")

@@ -28,12 +28,12 @@ _BEYOND = "index: items that are no key of their message (RocketMQ 5.4 indexes t
 
 
 def seconds_since(begin_time: int, time: int) -> int:
-    """What an item says of its message's time."""
+    """The seconds that an index item stores for its message's time."""
     return min(max((time - begin_time) // 1000, 0), 0x7FFFFFFF) if begin_time else 0
 
 
 def match_items_reference(expected: memoryview, items: memoryview, begin_time: int) -> int:
-    """How many of `items`, from the first, are what INCOMING `expected` become in an IndexFile.
+    """Count the leading `items` that match INCOMING `expected` as an IndexFile stores them.
 
     Without a begin time (-1) their seconds are not looked at.
     """
@@ -73,7 +73,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class IndexSizes:
-    """What a file of `bytes` has room for; the default and RocketMQ's ratio of 4 are recognised."""
+    """The slots and items of a file of `bytes`: the default, or RocketMQ's ratio of 4."""
 
     slots: int
     items: int
@@ -149,7 +149,7 @@ class IndexCheck:
                 wanted = self._sort_out(wanted)
 
     def _more(self) -> bool:
-        """Whether items are left; loads the next piece when this one is used up."""
+        """Load the next piece when this one is used up; False if no items are left."""
         return bool(self._piece) or next(self._pieces, False)
 
     def _take(self, count: int) -> None:
@@ -157,7 +157,7 @@ class IndexCheck:
         self._position += count * ITEM.size
 
     def _sort_out(self, wanted: memoryview) -> memoryview:
-        """The two differ: compare what they say of the message whose turn it is."""
+        """Compare log and index for the current message, because the two differ."""
         offset = INCOMING.unpack_from(wanted)[1]
         found = ITEM.unpack_from(self._piece)[1]
         if found < offset:
@@ -218,7 +218,7 @@ class IndexCheck:
         self._findings.add(what, path, position, offset, note=note)
 
     def finish(self) -> None:
-        """What comes behind the last message of the log."""
+        """Check the items behind the last message of the log."""
         while self._more():
             self._surplus(self._of_message(ITEM.unpack_from(self._piece)[1]))
 

@@ -147,7 +147,7 @@ class QueueCheck:
         return b"".join(parts)
 
     def finish(self) -> None:
-        """What stands behind the last entry; a queue whose frames all expired is only that."""
+        """Check the slots behind the last entry: all slots, if the queue's frames all expired."""
         self.settle()
         ranges = list(self.files.written(self._next * UNIT, UNIT))
         self.files.close()

@@ -1,4 +1,4 @@
-"""What a check of a store finds, and what it may rely on.
+"""The findings of a check of a store, and how far it trusts the files.
 
 An entry or item is taken as certain only below `Trust.below`: behind it the next start builds the
 derived files again, and what is wrong there is a note. A running broker adds while we look: what
@@ -64,7 +64,7 @@ class Findings:
 
 @dataclass(slots=True)
 class Trust:
-    """What may be expected of derived files; see the module's text."""
+    """The state that a check may expect of derived files; see the module's text."""
 
     log_start: int
     log_end: int  # until the log was read: as far as it may reach

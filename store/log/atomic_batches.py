@@ -1,4 +1,4 @@
-"""Groups: messages that are in the log all or none, and that consumers see all or none of.
+"""Atomic batches, or groups: the log holds all their messages or none; so do consumers see them.
 
 A marker comes first, an ordinary message of GROUPS_TOPIC (queue 0, hidden as system topics are),
 and right behind it what belongs to the group. The body of a marker:
@@ -13,10 +13,10 @@ segments.
 
 The rule for every position that says how far the log counts (its end after a recovery or a
 promotion, `confirmed`, what a checkpoint says): it never lies inside a group. On a master that is
-so by itself: `appended` moves once, when all of the group is written. What a crash leaves of one
-has its end behind the end of the log and is cut off at its marker. A slave gets a group piece by
-piece: reput waits at the marker until all of it is there, so that nothing of it is in a queue, and
-a checkpoint does not pass it. For the rest there is `align_to_batch`.
+so by itself: `appended` moves once, when all of the group is written. A group that a crash cut
+short has its end behind the end of the log and is cut off at its marker. A slave gets a group piece
+by piece: reput waits at the marker until all of it is there, so that nothing of it is in a queue,
+and a checkpoint does not pass it. For the rest there is `align_to_batch`.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def read_marker(frame: Frame) -> Marker:
 
 
 def lay_out(end: int, sizes: Iterable[int], segment_bytes: int) -> tuple[list[int], int]:
-    """Where the pieces of a group of these sizes go in a log that ends at `end`, as `room` has it
-    for batches, and where the group ends."""
+    """Lay out a group of pieces of these sizes in a log that ends at `end`, by the rule of `room`
+    for batches: the places of the pieces, and the group's end."""
     places = []
     for size in sizes:
         left = segment_bytes - end % segment_bytes
@@ -123,18 +123,16 @@ class Groups:
     def __init__(self, log: CommitLog, queues: QueueTable) -> None:
         self._log = log
         self._queues = queues
-        self._ahead: list[
-            AtomicBatch
-        ] = []  # whose markers were not dispatched when they were added
+        self._ahead: list[AtomicBatch] = []  # their markers were not dispatched yet
         self._end = 0  # no group ends behind it
 
     def recovered(self, end: int) -> None:
-        """The log ends at `end`, and no group is unfinished."""
+        """Note that the log ends at `end` and that no group is unfinished."""
         self._ahead.clear()
         self._end = end if self._queue is not None else 0
 
     def add(self, group: AtomicBatch, dispatched: int) -> None:
-        """There is this group; the queue of markers has those that begin before `dispatched`."""
+        """Add a group; the queue of markers has those that begin before `dispatched`."""
         self._ahead = [each for each in self._ahead if each.start >= dispatched]
         if group.start >= dispatched and group not in self._ahead:
             self._ahead.append(group)
@@ -145,7 +143,7 @@ class Groups:
         self._ahead = [group for group in self._ahead if group.start < end]
 
     def is_unfinished(self, offset: int, end: int) -> bool:
-        """Whether a group begins at `offset` of which a log that ends at `end` has not all."""
+        """Whether a group begins at `offset` and reaches past `end`, the end of the log."""
         return any(group.start == offset and group.end > end for group in self._ahead)
 
     def align_to_batch(self, offset: int) -> int:

@@ -1,20 +1,19 @@
-"""What is deleted, and when (docs/internals/format.md 7): whole CommitLog segments, oldest first,
-then what queues and index know of them.
+"""The cleaner: deletes old files (docs/internals/format.md 7). It deletes whole CommitLog segments,
+oldest first, then the queue entries and index items for them.
 
 A pass runs for one of three reasons: the hour is in `deleteWhen`, the disk is used beyond
-`diskMaxUsedSpaceRatio`, or somebody asked. It takes segments that were not written for
-`fileReservedTime` hours; never the current one, nor what is not flushed and dispatched. Whether
-anybody consumed a message makes no difference. With `cleanFileForciblyEnable`, which RocketMQ has
-and here only its `broker.conf`, any go while the disk is used beyond
-`diskSpaceCleanForciblyRatio`; without it a full disk refuses sends and what has not expired stays.
+`diskMaxUsedSpaceRatio`, or somebody asked. It takes segments that were last written more than
+`fileReservedTime` hours ago. It never takes the current segment, nor one that is not flushed and
+dispatched. A message is deleted whether it was consumed or not. `cleanFileForciblyEnable`, on in
+RocketMQ and here only in its `broker.conf`, deletes any segment while the disk is used beyond
+`diskSpaceCleanForciblyRatio`. Without it a full disk refuses sends and unexpired segments stay.
 
 A segment is renamed to `deleted/<name>.delete` and deleted 60 s later, at the next start, or with
 the next pass when the disk is short. The sub-directory is there because RocketMQ refuses a store
-with such a file beside the segments, and ignores sub-directories. The newest one stays until a
-checkpoint says where the log begins now: it tells the next start who took the segments
-(store/recovery/amnesia.py). No queue entry points at a
-segment that is gone: a pass raises the queues' least offsets first. Readers keep their mapping of
-a deleted file.
+with such a file beside the segments, and ignores sub-directories. The newest such file stays until
+a checkpoint says where the log begins now: it tells the next start who took the segments
+(store/recovery/amnesia.py). No queue entry points at a segment that is gone: a pass raises the
+queues' least offsets first. Readers keep their mapping of a deleted file.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ MANUAL_PASSES = 20  # RocketMQ: one request stands for so many passes
 
 
 class Space(NamedTuple):
-    """How full the disk is, and what follows from it."""
+    """The use of the disk, and the actions that it asks for."""
 
     percent: int
     full: bool  # beyond diskSpaceWarningLevelRatio: no more sends
@@ -75,7 +74,7 @@ class CleanTicket:
 
 
 def deleted_path(path: str) -> str:
-    """Where a segment waits for its end."""
+    """The path where a renamed segment waits for its deletion."""
     directory, name = posixpath.split(path)
     return posixpath.join(directory, DELETED, name + ".delete")
 
@@ -128,7 +127,7 @@ class Cleaner:
         return -1 if start is None else start + self._log.segment_bytes
 
     def look(self) -> Space:
-        """Measure the disk. What waits for its end counts as free already."""
+        """Measure the disk. Segments that wait for deletion count as free already."""
         before, self.space = self.space, self._judge()
         if self.space.full and not before.full:
             log.error(
@@ -175,7 +174,9 @@ class Cleaner:
             mtime = written.get(posixpath.basename(segment.file.path), now_ms)
             age = now_ms - mtime
             expired = age >= self._config.file_reserved_hours * _HOUR_MS
-            enough = not self._judge(len(early)).short  # what has not goes only as far as needed
+            enough = not self._judge(
+                len(early)
+            ).short  # unexpired segments go only as far as needed
             if segment.end > safe or not (expired or (at_once and not enough)):
                 break
             early.append(None if expired else age)

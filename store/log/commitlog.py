@@ -37,8 +37,8 @@ BLANK_MAGIC = -875286124
 BLANK = struct.Struct(">ii")
 BLANK_BYTES = BLANK.size
 _STEP = 512 << 10
-_LEAD = 4 << 20  # how far before a writer that overtook it the window begins anew
-_NEAR = 128 << 10  # what lies between is read ahead anyway
+_LEAD = 4 << 20  # the distance of a new window from the writer that overtook the old one
+_NEAR = 128 << 10  # the kernel reads ahead over shorter distances anyway
 _STAGING = 512 << 10  # it grows to the largest batch
 
 
@@ -48,7 +48,7 @@ class LogFailed(Exception):
 
 @dataclass(slots=True)
 class FlushTicket:
-    """What to write from buffers and then to make durable; `run` may be called in any thread."""
+    """Ranges to write from buffers and then to make durable; any thread may call `run`."""
 
     target: int
     store_timestamp: int
@@ -143,7 +143,7 @@ class CommitLog:
         """Blocking, may run beside the writer and the cleaner. OSError: a segment's file is not
         where it was."""
         for segment in self.series.segments[:]:
-            # Whoever deletes one of them takes it out of the series first.
+            # A thread that deletes a segment takes it out of the series first.
             if not segment.file.in_place() and segment in self.series.segments:
                 raise _gone(segment.file)
 
@@ -161,7 +161,7 @@ class CommitLog:
         return self._committed if self._pool is not None else self.end
 
     def may_end_at(self, offset: int) -> bool:
-        """Whether a BLANK fits behind it; there is one behind the last frame of every segment."""
+        """Whether a BLANK fits behind `offset`: one follows the last frame of every segment."""
         return offset % self.segment_bytes <= self.segment_bytes - BLANK_BYTES
 
     def room(self, size: int) -> tuple[Segment, int]:
@@ -181,7 +181,7 @@ class CommitLog:
         return segment, pos
 
     def staging(self, size: int) -> memoryview:
-        """Where to build `size` bytes of frames that `append` gets next; after `room`."""
+        """The buffer for `size` bytes of frames that go to `append` next; call `room` first."""
         at = self.end - self._staged_start
         if self._staged_end != self.end or at + size > len(self._staging):
             if size > len(self._staging):
@@ -190,7 +190,7 @@ class CommitLog:
         return self._staging[at : at + size]
 
     def append(self, segment: Segment, pos: int, frames: memoryview) -> int:
-        """Write the staged frames where `room` said; the new end."""
+        """Write the staged frames at the place that `room` gave; return the new end."""
         self._staged_end = -1
         self._staged_end = self.end = self._write(segment, pos, frames)
         return self.end
@@ -203,7 +203,8 @@ class CommitLog:
         return self._staging[: self.end - self._staged_start], self._staged_start
 
     def reserve(self, end: int) -> None:
-        """Have every segment that the bytes up to `end` need, so that a group never stops half-way.
+        """Have every segment that the bytes up to `end` need, so that no atomic batch stops
+        half-way.
 
         OSError: there is no room for one; nothing was written. SystemBusy: nor in the buffers.
         """
@@ -221,12 +222,12 @@ class CommitLog:
                     self._spares[start] = self.series.create(start)
 
     def write_ahead(self, offset: int, data: bytes | memoryview) -> None:
-        """A piece of a group, behind the end: it counts when `extend` says so."""
+        """Write a piece of an atomic batch behind the end; it counts after `extend`."""
         segment = self.series.find(offset) or self._next(offset)
         self._write(segment, offset - segment.start, data)
 
     def extend(self, end: int) -> None:
-        """What was written ahead up to `end` counts from now on."""
+        """Count the bytes written ahead, up to `end`, as part of the log."""
         self._staged_end = -1
         self.end = end
 
@@ -238,7 +239,7 @@ class CommitLog:
         self._committed = committed
 
     def _write(self, segment: Segment, pos: int, data: bytes | memoryview) -> int:
-        """The log's offset behind what was written."""
+        """Write `data`; return the log's offset behind it."""
         end = pos + len(data)
         if segment.prepared < end:
             with self._mutex:
@@ -363,7 +364,7 @@ class CommitLog:
         return ticket
 
     def commit_ticket(self) -> FlushTicket:
-        """What is in buffers only."""
+        """The ranges that are in buffers only."""
         ticket = FlushTicket(self.end, 0)
         for segment in self.series.segments:
             buffer = self._buffers.get(segment.start)
@@ -374,7 +375,8 @@ class CommitLog:
         return ticket
 
     def committed_to(self, end: int) -> None:
-        """A ticket has run: its bytes can be read; buffers that are written go back."""
+        """Let readers see the bytes of a ticket that has run, and return its buffers to the
+        pool."""
         if self._pool is None:
             return
         self._committed = max(self._committed, end)
@@ -392,7 +394,7 @@ class CommitLog:
         return segment.view[pos:stop]
 
     def is_cached(self, ranges: Sequence[Range]) -> bool:
-        """Whether who looks at these bytes waits for no disk."""
+        """Whether these bytes can be read without waiting for the disk."""
         return all(
             segment.file.is_cached(start, stop) for segment, start, stop in self._within(ranges)
         )
@@ -405,14 +407,14 @@ class CommitLog:
     def cache_from(self, offset: int, limit: int) -> int:
         """The same, of so much from there, to the end of its segment at most; where that ends."""
         segment = self.series.find(offset)
-        if segment is None:  # it was deleted: who reads finds out
+        if segment is None:  # it was deleted: a reader will notice
             return offset + limit
         end = min(offset + limit, segment.end)
         segment.file.cache(offset - segment.start, end - segment.start)
         return end
 
     def _within(self, ranges: Sequence[Range]) -> Iterator[tuple[Segment, int, int]]:
-        """The stretches in their segments; what lies between two and is little with them."""
+        """Split the ranges by segment; short distances between two ranges are included."""
         for start, stop in _joined(ranges):
             segment = self.series.find(start)
             if segment is not None:

@@ -83,7 +83,7 @@ class Epochs:
         return self.entries[-1].number if self.entries else 0
 
     def end_of(self, number: int) -> int | None:
-        """Where the first epoch behind this one starts; None if there is none yet."""
+        """The start of the first epoch behind this one; None if there is none yet."""
         return min((epoch.start for epoch in self.entries if epoch.number > number), default=None)
 
     def to_json(self) -> list[list[int]]:

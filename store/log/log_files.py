@@ -4,8 +4,8 @@ serving.
 `SegmentFiles` finds the segments of a directory and their size from names and lengths, and keeps
 what does not fit as a list instead of refusing it. `LogReader` goes through a CommitLog frame by
 frame with every check on and tells of each place that holds none (`Gap`): there it looks for the
-next frame whose magic, own offset and checksums are right, and goes on. Where no frame follows is
-the end. Everything is read with pread through the disk door; nothing is ever written.
+next frame whose magic, own offset and checksums are right, and goes on. The log ends at the place
+that no frame follows. Everything is read with pread through the disk door; nothing is ever written.
 
 A place behind `cut_from` that holds no frame ends the log even if frames follow: the next start
 will cut there, because nobody was promised what was not yet flushed (store/recovery/recovery.py).
@@ -44,7 +44,7 @@ _OFFSET_AT = 28  # of the frame's own offset
 _MAGICS = [magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2)]
 _MAGIC_HEAD = _MAGICS[0][:3]
 _HEAD = struct.Struct(">iI")
-NOTHING = "there is nothing but zeros"  # how a log should end
+NOTHING = "there is nothing but zeros"  # the regular end of a log
 UNREADABLE = "the disk does not give it, or no segment file holds it"
 
 
@@ -57,7 +57,7 @@ class Found(NamedTuple):
 
 
 class Odd(NamedTuple):
-    """A file that a start would stumble over, or ignore."""
+    """A file that a start would refuse or ignore."""
 
     path: str
     why: str
@@ -107,7 +107,7 @@ class SegmentFiles:
         self.segments.append(file)
 
     def keep_only(self, start: int) -> None:
-        """From now on nothing but the segment that begins there: who looks at one file of many
+        """Keep only the segment that begins at `start`: a reader of one file of many
         must not be led into the next."""
         self.segments = [segment for segment in self.segments if segment.start == start]
         self._starts = [segment.start for segment in self.segments]
@@ -128,7 +128,7 @@ class SegmentFiles:
         return self.segments[at]
 
     def following(self, offset: int) -> int:
-        """Where the next segment behind `offset` begins; the end if there is none."""
+        """The start of the next segment behind `offset`; the end if there is none."""
         at = bisect_right(self._starts, offset)
         return self._starts[at] if at < len(self._starts) else self.end
 
@@ -304,7 +304,7 @@ class LogReader:
                         return place
                 if at + count >= end:
                     break
-                # what a border cuts is looked at again; behind a bad sector it goes on
+                # read a magic across the border again; go on behind a bad sector
                 at += count - 3 if count > 3 else PAGE - at % PAGE
         return None
 
@@ -315,7 +315,7 @@ class LogReader:
         return isinstance(self.frame_at(place), Frame)
 
     def frame_at(self, offset: int) -> Outcome:
-        """What begins at `offset`, checksums and all."""
+        """Parse the frame at `offset`, with its checksums."""
         if self.files.find(offset) is None:
             return End()
         left = self._segment_end(offset) - offset
@@ -339,7 +339,7 @@ class LogReader:
 
 
 def _blank_at(view: memoryview) -> int:
-    """Where behind whole frames the BLANK begins."""
+    """The position of the BLANK behind whole frames."""
     pos = 0
     size, magic = _HEAD.unpack_from(view)
     while magic != BLANK_MAGIC:
@@ -349,7 +349,7 @@ def _blank_at(view: memoryview) -> int:
 
 
 def _magic_places(data: bytes) -> Iterator[int]:
-    """Where in `data` a magic begins, ascending."""
+    """The positions of magic numbers in `data`, ascending."""
     at = data.find(_MAGIC_HEAD)
     while at >= 0:
         if data[at : at + 4] in _MAGICS:

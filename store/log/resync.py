@@ -1,4 +1,4 @@
-"""Behind damage: where the log can be read again (docs/guarantees.md I11).
+"""Resync: finds the place behind damage where the log can be read again (docs/guarantees.md I11).
 
 Nothing between two frames says where the next one begins, so every place that holds a magic number
 is tried: a frame counts when its physical offset is its place and its checksums hold, a BLANK when
@@ -19,7 +19,7 @@ _WINDOW = 8 << 20
 
 
 def next_frame(series: SegmentSeries, offset: int, limit: int) -> int | None:
-    """Where the next valid frame or BLANK, or the next segment, begins: behind `offset`, before
+    """The start of the next valid frame, BLANK or segment: behind `offset`, before
     `limit`. StoreDamaged: the disk cannot be read."""
     offset += 1
     while offset < min(limit, series.end):

@@ -53,7 +53,7 @@ class PendingMessage:
 
 @dataclass(slots=True)
 class AppendResult:
-    """Where it went; `end_offset` is what an ack waits for."""
+    """The place of an append; `end_offset` is what an ack waits for."""
 
     physical_offset: int
     end_offset: int
@@ -291,7 +291,7 @@ class Writer:
         """Append these parts behind a marker that says `document`, all or none: one with each
         `next`, the last of which gives the Put of the group; its offsets are the marker's.
 
-        Whoever begins goes on to the end, or to an error; other appends are refused meanwhile, and
+        The caller goes on to the end, or to an error; other appends are refused meanwhile, and
         for ever if nobody goes on. An error is a refusal, nothing is in the log, unless a write
         failed.
         """

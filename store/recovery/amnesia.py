@@ -38,19 +38,19 @@ class DurableRange:
 
     @classmethod
     def of(cls, page: Checkpoint, cleaned_to: int) -> DurableRange:
-        """What this page says, of a log whose segments were cleaned up to `cleaned_to`."""
+        """The range that this page promises for a log that was cleaned up to `cleaned_to`."""
         start = max(page.start, cleaned_to) if page.start >= 0 else -1
         return cls(start, max(page.flushed, page.promised))
 
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
-        """What a log that goes from `start` to `end`, both 0 without segments, lacks of it."""
+        """The parts that a log from `start` to `end` lacks; both are 0 without segments."""
         front = self.start, start
         rest = max(self.start, end), self.end
         known = [rest] if self.start < 0 else [front, rest]
         return [(first, last) for first, last in known if first < last]
 
     def with_end(self, end: int) -> DurableRange:
-        """The same of a log that has more: nobody wrote down how far it went meanwhile."""
+        """Extend the range to `end`: the log has grown, and nobody wrote down how far."""
         return replace(self, end=max(self.end, end))
 
     def cleaned(self, start: int) -> DurableRange:
@@ -103,7 +103,7 @@ def set_aside_behind_hole(
 
 
 def _frames_end(disk: Disk, series: SegmentSeries, starts: list[int]) -> int:
-    """Where the last frame in the segments that begin there ends, -1 if they hold none."""
+    """The end of the last frame in the segments at `starts`, -1 if they hold none."""
     for start in reversed(starts):
         files = SegmentFiles(disk, series.directory, series.segment_bytes)
         files.keep_only(start)

@@ -1,23 +1,23 @@
-"""What happens between opening the files and the first request.
+"""Recovery: the work between opening the files and the first request.
 
-Where to start reading the log:
+Recovery starts to read the log at one of two places:
   our checkpoint  at the lesser of `derived` and the last indexed message. After a crash the queues
                   are cut at `derived` and the index goes back to what was durable; everything
                   behind is built again
   without it      (a RocketMQ store, or the page is gone) after a clean stop at the newest segment
                   whose first frame every queue has reached; after a crash, or when queue or index
                   files are missing, everything is rebuilt from the oldest segment
-Frames are read with checksums on and with read(): a bad sector must not be a SIGBUS. Where no valid
-frame lies, two cases differ. Behind `flushed` of the checkpoint it is what a crash left: the log
-ends there, and the tail is zeroed and synced before anything can be appended behind it
-(docs/guarantees.md I10), so that recovering twice, or crashing in between, ends in the same log.
-Before `flushed` the disk has lost what it had: that is damage, it is told, and what follows is kept
-(I11). Its extent is a gap that consumers skip. Where nothing of a queue follows, the messages'
-entries stay, as far as the queues or the frames' heads still tell them: their queue offsets are
-given to no others. When nothing valid follows, the log ends before what it had, and what is cut off
-there goes to a side file (`store/log/truncated.py`). In both cases a group whose end is not there
-is cut off as a whole, at its marker (`store/log/atomic_batches.py`): no checkpoint lies in one that
-was not flushed, so the marker is among what is read.
+Frames are read with checksums on and with read(): a bad sector must not be a SIGBUS. A place
+without a valid frame is one of two cases. Behind `flushed` of the checkpoint it is what a crash
+left: the log ends there, and the tail is zeroed and synced before anything can be appended behind
+it (docs/guarantees.md I10), so that recovering twice, or crashing in between, ends in the same log.
+Before `flushed` it is damage: the disk has lost what it had. Recovery reports it and keeps the
+frames that follow (I11). The damaged range is a gap that consumers skip. If no message of a queue
+follows the gap, the lost messages keep their entries, as far as the queues or the frames' heads
+still tell them, so that no other message gets their queue offsets. If nothing valid follows, the
+log ends early, and the bytes that are cut off go to a side file (`store/log/truncated.py`). In both
+cases an unfinished group is cut off as a whole, at its marker (`store/log/atomic_batches.py`): no
+checkpoint lies in a group that was not flushed, so the scan has read the marker.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _READ = 2 * STEP_BYTES
 
 @dataclass(slots=True)
 class RecoveryResult:
-    """What was found, for the log and metrics; offsets in bytes."""
+    """The findings of a recovery, for the log and metrics; offsets in bytes."""
 
     clean: bool
     scanned_from: int = 0
@@ -55,7 +55,7 @@ class RecoveryResult:
     stopped_by: str = ""
     gaps: list[tuple[int, int]] = field(default_factory=list)  # damage, as far as it was seen
     lost: int = 0  # flushed bytes at the end that are gone
-    # What was on this disk once and is not in the log any more, also by a start before this one.
+    # Ranges that this disk once had and the log lacks, also those that an earlier start found.
     missing: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -182,7 +182,7 @@ def _newest_reached(commitlog: CommitLog, reached: int) -> int:
 
 
 class _Places:
-    """Whose places in the queues the messages had that lie in damage."""
+    """Restores the queue entries of messages that lie in damage."""
 
     def __init__(
         self, commitlog: CommitLog, derived: Derived, checkpoint: Checkpoint, found: RecoveryResult
@@ -211,14 +211,14 @@ class _Places:
         return False
 
     def keep(self) -> None:
-        """Give what lies in the gaps its places again, where nothing of its queue follows."""
+        """Restore the entries of messages in gaps, if no message of their queue follows."""
         for start, end in self._found.gaps:
             for scan in self._heads(start, end):
                 if all(self._can_be(run, end - start) for run in scan.runs):
                     self._derived.append(scan, [])
 
     def _can_be(self, run: Run, gap_bytes: int) -> bool:
-        """Whether a gap of this size may hold all from the end of the run's queue on."""
+        """Whether a gap of this size has room for all messages from the queue's end to the run."""
         topic, queue_id, first, count, _ = run
         queue = self._derived.queues.table.get((topic, queue_id))
         if queue is None or not queue.series.segments:
@@ -226,7 +226,7 @@ class _Places:
         return (first + count - queue.max_offset) * FRAME_BYTES_MIN <= gap_bytes
 
     def _heads(self, offset: int, end: int) -> Iterator[Scan]:
-        """What the heads of damaged frames say, up to the first that is damaged itself."""
+        """Read the heads of damaged frames, up to the first head that is damaged itself."""
         while offset < end:
             segment = self._log.series.find(offset)
             assert segment is not None, "a gap lies in the log"
@@ -261,7 +261,7 @@ class _Scan:
         self._filled = 0
 
     def run(self, begin: int) -> str | None:
-        """Dispatch everything from `begin`; a text if a queue turned out to have a hole."""
+        """Dispatch everything from `begin`; return a text if a queue has a hole."""
         found = self._found
         found.scanned_from = offset = begin
         limit = self._log.series.end
@@ -320,7 +320,7 @@ class _Scan:
         self._fill(offset)
 
     def _used_up(self, offset: int) -> bool:
-        """Whether the scan ended for want of bytes: it takes up to 7 zeros for the end."""
+        """The scan ended for want of bytes: it takes up to 7 zeros for the end."""
         buffered = self._base + self._filled
         return buffered - offset < 8 and buffered < self._end_of(offset)
 
