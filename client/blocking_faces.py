@@ -72,7 +72,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
 
     @property
     def consume_from(self) -> str | int:
-        """Where a group without an offset begins: "first", "last" or a time in ms."""
+        """The start of a group without an offset: "first", "last" or a time in ms."""
         return self._target.consume_from
 
     def __init__(
@@ -103,7 +103,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         instance_name: str = INSTANCE,
         offsets_path: str | None = None,
     ) -> None:
-        """ConfigError says what does not go together.
+        """ConfigError names settings that are wrong or exclude each other.
 
         nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
         listener: called with a list of messages of one queue; may be `async`
@@ -111,27 +111,26 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         ordered: consume each queue in its order; `orderly` is RocketMQ's word for it
         broadcasting: every member consumes all messages; its offsets are kept in a local file
         from_beginning: short for consume_from="first"
-        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
-        consume_message_batch_max_size: messages that `listener` is called with at most
+        consume_from: the start of a group without an offset: "first", "last" or a time in ms
+        consume_message_batch_max_size: most messages in one call of `listener`
         consume_threads: threads for a listener that is not `async`
         max_reconsume: deliveries after which a failing message goes to the dead-letter topic; -1 is
             16, and no limit for an ordered consumer
-        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere;
-            an ordered queue stands still instead, for all members. Either is told to `on_error`
+        consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere; an
+            ordered queue stands still instead, for all members. Both are reported to `on_error`
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
-        rebalance_interval_s: seconds between two looks at who the members are
+        rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits of what is consumed
         hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
             longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
             are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
-        client_id: the name of this client among the members of its group; one that no other client
-            has by default
-        on_error: called on the client's loop, and must return at once, with each error that no call
-            of the application can raise
-        instance_name: which broadcasting consumer this is: each that runs under one user needs a
-            name of its own, and finds its offsets again by it
+        client_id: the name of this client among the members of its group; unique by default
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
+        instance_name: the name of a broadcasting consumer: each one under one user needs a name of
+            its own, by which it finds its offsets again
         offsets_path: the file of a broadcasting consumer's offsets, by default
             ~/.saturnmq/offsets/<instance_name>/<group>/offsets.json
         """
@@ -231,7 +230,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
 
     @property
     def consume_from(self) -> str | int:
-        """Where a group without an offset begins: "first", "last" or a time in ms."""
+        """The start of a group without an offset: "first", "last" or a time in ms."""
         return self._target.consume_from
 
     def __init__(
@@ -252,24 +251,23 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
-        """ConfigError says what does not go together.
+        """ConfigError names settings that are wrong or exclude each other.
 
         nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
         from_beginning: short for consume_from="first"
-        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
-        auto_commit: each poll() commits what the polls before it gave
+        consume_from: the start of a group without an offset: "first", "last" or a time in ms
+        auto_commit: each poll() commits the messages of the polls before it
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
-        rebalance_interval_s: seconds between two looks at who the members are
+        rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits
         hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
             longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
             are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
-        client_id: the name of this client among the members of its group; one that no other client
-            has by default
-        on_error: called on the client's loop, and must return at once, with each error that no call
-            of the application can raise
+        client_id: the name of this client among the members of its group; unique by default
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
         """
         super().__init__(
             lambda runtime: pull_consumer.PullConsumer(
@@ -367,12 +365,12 @@ class Admin(Facade[admin.Admin]):
     ) -> None:
         """nameservers: "HOST:PORT[,...]" or a sequence of them
         timeout: seconds that a server has for one answer
-        on_error: called on the client's loop, and must return at once, with each error that no call
-            of the application can raise
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
         replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
             their roles
         replication_secret_required: with a secret, believe only brokers that sign with it; False
-            while a running cluster is being given one
+            while a running cluster gets one
         """
         super().__init__(
             lambda runtime: admin.Admin(
@@ -580,7 +578,7 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.groups_of_topic(topic))
 
     def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
-        """How far the group is on every queue it has consumed, of one topic or of all."""
+        """The group's progress on every queue it has consumed, of one topic or of all."""
         return self._wait(self._target.group_lag(group, topic))
 
     def reset_offsets(

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""The hot half of outgoing.py, compiled; `outgoing_reference.py` is its readable twin.
+"""The hot half of batch.py, compiled; `batch_reference.py` is its readable twin.
 
-`Outbox.offer` is why it exists: from the look at the message to the finished entry nothing in it gives up
-the GIL or runs Python code, so a batch is never seen half written and needs no lock. Handles and results are
-not tracked by the garbage collector: a producer holds hundreds of thousands, and they are in no cycle.
+It exists for `Outbox.offer`: from the check of the message to the finished entry nothing in it
+releases the GIL or runs Python code, so a batch is never seen half written and needs no lock.
+Handles and results are not tracked by the garbage collector: a producer holds hundreds of
+thousands, and they are in no cycle.
 """
 
 cimport cython
@@ -34,7 +35,7 @@ cdef Py_ssize_t EXTRA_MAX = EXTRA_BYTES_MAX
 @cython.final
 @cython.no_gc
 cdef class SendResult:
-    """Where an acknowledged message lies."""
+    """The place of an acknowledged message."""
 
     cdef readonly BatchFields batch
     cdef readonly Py_ssize_t index
@@ -45,7 +46,7 @@ cdef class SendResult:
 
     @property
     def ok(self):
-        """Acknowledged in the mode asked for: status is SendStatus.OK."""
+        """Whether the message is acknowledged in the mode asked for: status is SendStatus.OK."""
         return self.batch.status is OK
 
     @property
@@ -54,12 +55,12 @@ cdef class SendResult:
 
     @property
     def message_id(self):
-        """The UNIQ_KEY, given by the producer."""
+        """The UNIQ_KEY, which the producer gave."""
         return self.batch.message_id(self.index)
 
     @property
     def offset_message_id(self):
-        """Given by the broker: its address and the physical offset."""
+        """The id that the broker gave: its address and the physical offset."""
         return self.batch.offset_id(self.index)
 
     @property
@@ -90,7 +91,7 @@ cdef class SendHandle:
 
     @property
     def message_id(self):
-        """The UNIQ_KEY this message was given."""
+        """The UNIQ_KEY of this message."""
         return self.batch.message_id(self.index)
 
     def done(self):
@@ -101,12 +102,12 @@ cdef class SendHandle:
         return self.batch.error
 
     def result(self, timeout=None):
-        """The SendResult, or the error of the send raised; RequestTimeout if it takes longer."""
+        """The SendResult; raises the error of the send, or RequestTimeout if it takes longer."""
         if not self.batch.done:
             self.batch.wait(timeout)
         if self.batch.error is not None:
-            # A copy: the one that all handles share would gather every raise's traceback, and with
-            # the frames in it the handles, which hold the batch.
+            # A copy: every raise would add its traceback to the shared error, and with the frames
+            # in it the handles, which hold the batch.
             raise copy(self.batch.error)
         return make_result(self.batch, self.index)
 
@@ -116,7 +117,8 @@ cdef class SendHandle:
         return self.result()
 
     def add_done_callback(self, callback):
-        """Call `callback(self)` on the client's loop when the send is over, or now if it is."""
+        """Call `callback(self)` on the client's loop when the send is over, or now if it already
+        is."""
         if not self.batch.lane.owner.watch(self.batch, partial(callback, self)):
             callback(self)
 
@@ -148,8 +150,8 @@ cdef class BatchFields:
         self.watchers = []
 
     def put(self, body, bytes extra not None, int flag, bint generate):
-        """Add an entry; its index, or -1 if there is no room. Without `generate`, `extra` has a
-        UNIQ_KEY."""
+        """Add an entry; returns its index, or -1 if there is no room. Without `generate`, `extra`
+        has a UNIQ_KEY."""
         cdef Py_ssize_t end
         if self.count == COUNT_MAX:
             return -1
@@ -167,7 +169,7 @@ cdef class BatchFields:
         return make_handle(self, index)
 
     def result(self, Py_ssize_t index):
-        """The result of message `index`; only when done without an error."""
+        """The result of message `index`; only for a batch that is done without an error."""
         return make_result(self, index)
 
 
@@ -186,8 +188,8 @@ cdef inline SendResult make_result(BatchFields batch, Py_ssize_t index):
 
 
 cdef class Outbox:
-    """The open batches that take messages without a look at anything else: those that the loop
-    knows of and will come for."""
+    """The open batches that take messages without further checks: the loop knows them and will come
+    for them."""
 
     cdef readonly dict open  # by topic
     cdef readonly Py_ssize_t alone_from
@@ -198,8 +200,8 @@ cdef class Outbox:
 
     def offer(self, message):
         """Put an ordinary message (no property that means something to the client, a body of bytes
-        that is not compressed) into the open batch of its topic. None, and nothing done, for any
-        other, without an open batch, and when that is full."""
+        that is not compressed) into the open batch of its topic. Returns None, and does nothing,
+        for any other message, without an open batch, or if that is full."""
         cdef Message fields
         cdef PyObject *found
         cdef BatchFields batch

@@ -125,7 +125,7 @@ class Controller:
             return _elected(command, header, led, ResponseCode.CONTROLLER_MASTER_STILL_EXIST, why)
         try:
             if self._hand_over is None:
-                raise UnsupportedRequest("this nameserver asks nobody to hand over")
+                raise UnsupportedRequest("this nameserver does not order hand-overs")
             master = await self._hand_over(name, [*self._addresses(name).values()], wanted)
             leads = await self._ask(name, master)
             if leads is None:

@@ -350,7 +350,7 @@ class RouteTable:
         return self._live.get((name, address))
 
     def unknown(self, broker: Registration) -> int:
-        """How many topics of the registration have no entry under its broker name yet."""
+        """The number of its topics that have no entry under its broker name yet."""
         return sum(broker.name not in self._topics.get(topic, ()) for topic in broker.topics)
 
     def __len__(self) -> int:

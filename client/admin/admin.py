@@ -94,12 +94,12 @@ class Admin:
         """
         nameservers: "HOST:PORT[,...]" or a sequence of them
         timeout: seconds that a server has for one answer
-        on_error: called on the client's loop, and must return at once, with each error that no call
-            of the application can raise
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
         replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
             their roles
         replication_secret_required: with a secret, believe only brokers that sign with it; False
-            while a running cluster is being given one
+            while a running cluster gets one
         """
         signing = Signing(replication_secret, replication_secret_required)
         self.core = core or new_core(nameservers, runtime, signing=signing)
@@ -366,7 +366,7 @@ class Admin:
         return await self._groups.of_topic(await self._masters(), topic)
 
     async def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
-        """How far the group is on every queue it has consumed, of one topic or of all."""
+        """The group's progress on every queue it has consumed, of one topic or of all."""
         return await self._groups.lag(await self._masters(), group, topic)
 
     async def reset_offsets(

@@ -32,7 +32,7 @@ END = -1
 
 
 class QueueLag(NamedTuple):
-    """How far a group is on one queue."""
+    """The progress of a group on one queue."""
 
     queue: MessageQueue
     committed: int
@@ -234,7 +234,7 @@ class GroupAdmin:
     # -- offsets -------------------------------------------------------------------------------
 
     async def lag(self, masters: dict[str, str], group: str, topic: str | None) -> list[QueueLag]:
-        """How far the group is on every queue it has consumed, of one topic or of all."""
+        """The group's progress on every queue it has consumed, of one topic or of all."""
         rows: dict[MessageQueue, QueueLag] = {}
         ext = {"consumerGroup": group} | ({} if topic is None else {"topic": topic})
         for address in masters.values():
@@ -318,7 +318,7 @@ class GroupAdmin:
         readable = self._core.subscribe_queues(topic)
         if queue is None:
             if offset is not None:
-                raise InvalidParameter(f"offset {offset} of which queue? Give `queue` too")
+                raise InvalidParameter(f"offset {offset} needs a queue: give `queue` too")
             return readable
         if offset is not None and offset < 0:
             raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")

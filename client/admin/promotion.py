@@ -221,7 +221,7 @@ class Promoter:
         group."""
         old = leader(members)
         if old is None:
-            raise NoPermission(f"nobody hands {self._group} over to {target.address}")
+            raise NoPermission(f"no master hands {self._group} over to {target.address}")
         self._epoch = self._next_epoch(members)
         try:
             return await self._hand_over(old, target)
@@ -311,7 +311,7 @@ class Promoter:
                 raise SaturnError(
                     f"{self._group} has no master now: {target.address} was not promoted "
                     f"({error}), and {old.address}, which is fenced, does not lead again "
-                    f"({second}). Say `saturnmq admin promote {self._group} NODE` for one of them; "
+                    f"({second}). Run `saturnmq admin promote {self._group} NODE` for one of them; "
                     "it says when --force is needed"
                 ) from second
             await runtime.sleep(AGAIN_S)

@@ -79,7 +79,7 @@ class Replica:
     lag_bytes: int | None = None
     lag_ms: int | None = None
     error: str = ""
-    # What a master reports of its slaves, by broker id.
+    # The report of a master on its slaves, by broker id.
     told: Mapping[int, tuple[bool, int | None, int | None]] = field(default_factory=dict)
 
     @property
@@ -103,7 +103,7 @@ class Replica:
 
     @property
     def position(self) -> tuple[int, int]:
-        """How new its log is; positions of two members can be compared. An epoch without any
+        """The age of its log; positions of two members can be compared. An epoch without any
         message makes no difference."""
         written = (epoch for epoch, start in reversed(self.epochs) if start < self.end)
         return next(written, 0), self.end
@@ -154,7 +154,7 @@ def parse_state(body: bytes, address: str) -> Replica:
             },
         )
     except MalformedFrame as error:
-        raise SaturnError(f"{address} tells a state that does not parse: {error}") from None
+        raise SaturnError(f"{address} reports a state that does not parse: {error}") from None
 
 
 def _truncation(value: object) -> Truncation:

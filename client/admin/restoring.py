@@ -241,7 +241,7 @@ class Restorer:
             if address is None:
                 raise RouteNotFound(
                     f"broker {name}, which has topic {topic}, is away: whether it has a message "
-                    "already cannot be told; start it, or promote a slave"
+                    "already is unknown; start it, or promote a slave"
                 )
             found.append(address)
         return found

@@ -285,7 +285,7 @@ class InOrder(Consumption):
         held.data.set()
 
     def _overdue(self, held: AssignedQueue, chunk: MessageRun) -> None:
-        self._tell_stuck(held, chunk, "nobody gets more of this queue before it returns")
+        self._tell_stuck(held, chunk, "no member gets more of this queue before it returns")
 
     async def _consume(self, held: AssignedQueue) -> None:
         try:

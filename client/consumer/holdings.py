@@ -80,7 +80,7 @@ class Holdings:
         )
         running = [str(held.queue) for held in self.held.values() if held.run is not None]
         if running:
-            text += f". Nobody gets {', '.join(running)} before the lock expires at the broker"
+            text += f". No member gets {', '.join(running)} before the lock expires at the broker"
         self._core.tell(ListenerStuck(text))
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:

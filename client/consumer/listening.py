@@ -100,7 +100,7 @@ class Caller:
 
     @property
     def run_length(self) -> int:
-        """How many messages to hand over at once: whole slices."""
+        """The number of messages to hand over at once: whole slices."""
         size, pace = self.batch_size, self.pace
         if pace <= 0.0:
             return size
@@ -109,7 +109,7 @@ class Caller:
 
     @property
     def parallel(self) -> int:
-        """How many runs may be under way."""
+        """The number of runs that may be under way."""
         pace = self.pace
         if pace > 0.0 and not self._is_async:
             for seconds, threads in THREADS_FOR:

@@ -71,7 +71,7 @@ class PullConsumer:
     auto_commit: bool
     """Whether each poll() commits the messages of the polls before it."""
     consume_from: str | int
-    """Where a group without an offset begins: "first", "last" or a time in ms."""
+    """The start of a group without an offset: "first", "last" or a time in ms."""
 
     def __init__(
         self,
@@ -93,24 +93,23 @@ class PullConsumer:
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        """ConfigError says what does not go together.
+        """ConfigError names settings that are wrong or exclude each other.
 
         nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
         from_beginning: short for consume_from="first"
-        consume_from: where a group begins that has no offset: "first", "last" or a time in ms
-        auto_commit: each poll() commits what the polls before it gave
+        consume_from: the start of a group without an offset: "first", "last" or a time in ms
+        auto_commit: each poll() commits the messages of the polls before it
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
-        rebalance_interval_s: seconds between two looks at who the members are
+        rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits
         hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
             longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
             are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
-        client_id: the name of this client among the members of its group; one that no other client
-            has by default
-        on_error: called on the client's loop, and must return at once, with each error that no call
-            of the application can raise
+        client_id: the name of this client among the members of its group; unique by default
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
         """
         topics.check_group(group)
         self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)

@@ -74,7 +74,7 @@ class Pulled:
     moved: bool = False
     by_order: bool = False
     stalled: bool = False  # nothing moved, and the answer came at once: ask again a little later
-    # What the broker reports of its log (`term_in`); a reader that goes on from `next_offset` notes
+    # The broker's report of its log (`term_in`); a reader that goes on from `next_offset` notes
     # it.
     term: dict[str, str] = field(default_factory=dict)
 

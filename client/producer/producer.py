@@ -396,24 +396,23 @@ class Producer:
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        """ConfigError says which value makes no sense.
+        """ConfigError names a value that makes no sense.
 
         nameservers: "HOST:PORT[,...]" or a sequence of them
         send_timeout: seconds of one attempt, and of trying while no master takes the message
-        retries: extra attempts of a message without a queue or key; 0 is one attempt, whatever
-            comes of it
+        retries: extra attempts of a message without a queue or key; 0 is one attempt only
         delivery_timeout: seconds of all attempts of a message with a queue or key
         absence_timeout: seconds that keys keep the queues of a broker that is away
-        retry_unless_stored: one that is stored, but short of the ack asked for, is tried again
-        until_delivered: every message has `delivery_timeout`, even if it is stored twice by that
-        batch_bytes: size of a batch at most
-        buffer_bytes: what may wait to be acknowledged; a send waits for room in it
+        retry_unless_stored: a message that is stored short of the ack asked for is tried again
+        until_delivered: every message has `delivery_timeout`, even if that may store it twice
+        batch_bytes: largest size of a batch
+        buffer_bytes: bytes that may wait to be acknowledged; a send waits for room in it
         in_flight: batches under way to one broker, for each topic and queue
-        max_message_bytes: size of a body at most; the broker has a limit too, maxMessageSize
+        max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
-        latency_table: rows of (latency in ms, seconds) that a slow broker gets no sends for
-        on_error: called on the client's loop, and must return at once, with each error that no call
-            of the application can raise
+        latency_table: rows of (latency in ms, seconds without sends) for a slow broker
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
         """
         self.options = ProducerOptions(
             send_timeout=send_timeout,

@@ -6,8 +6,8 @@ import enum
 
 
 class SendStatus(enum.Enum):
-    """How a message was stored; with any status but OK the master has it, but short of the ack
-    asked for."""
+    """The outcome of storing a message; with any status but OK the master has it, but short of the
+    ack asked for."""
 
     OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"

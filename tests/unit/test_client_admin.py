@@ -174,7 +174,7 @@ def test_a_reset_of_what_does_not_exist_is_refused(nameserver, admin, send):
     send("one")
     commit(nameserver, "readers", {queue(0): 1})
     for change in (admin.reset_offsets, admin.preview_reset):
-        with pytest.raises(InvalidParameter, match="Give `queue`"):
+        with pytest.raises(InvalidParameter, match="give `queue`"):
             change("readers", "orders", offset=1)
         with pytest.raises(InvalidParameter, match="none of the 2 queues"):
             change("readers", "orders", queue=queue(2))

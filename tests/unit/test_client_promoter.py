@@ -251,7 +251,7 @@ def test_of_two_that_lead_the_newer_one_hands_over() -> None:
 
 def test_who_only_asks_for_a_hand_over_takes_nothing_over() -> None:
     core = Core(a=Node(1), b=Node(2))
-    with pytest.raises(NoPermission, match="nobody hands g over to b"):
+    with pytest.raises(NoPermission, match="no master hands g over to b"):
         core.promote("b", asks=True)
     assert core.nodes["a"].asked == core.nodes["b"].asked == []
 

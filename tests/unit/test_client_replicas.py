@@ -106,7 +106,7 @@ def test_what_a_state_leaves_out_has_a_default():
     ],
 )
 def test_a_state_that_does_not_parse_names_the_member_and_the_field(changed, why):
-    with pytest.raises(SaturnError, match=rf"^z:9 tells a state that does not parse: .*{why}"):
+    with pytest.raises(SaturnError, match=rf"^z:9 reports a state that does not parse: .*{why}"):
         parse_state(fastjson.dumps(LITTLE | changed), "z:9")
 
 
