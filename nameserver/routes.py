@@ -504,6 +504,6 @@ def _check_epoch(broker: Registration, term: Term | None) -> None:
     epoch, most = broker.version.state_version, ceiling(term.epoch if term else 0)
     if epoch > most:
         raise InvalidParameter(
-            f"broker {broker.name} at {broker.address} registers in epoch {epoch}: above "
-            f"{term.epoch if term else 0}, which is known here, it is at most {most}"
+            f"broker {broker.name} at {broker.address} registers in epoch {epoch}: the "
+            f"highest known here is {term.epoch if term else 0}, so it may be {most} at most"
         )

@@ -204,7 +204,7 @@ class Connections:
                 break
             self.ended += 1
             self._tell(
-                "memory is short: %s gives way, who holds %d bytes for %.0f s",
+                "memory is short: %s gives way; it held %d bytes for %.0f s",
                 endpoint.peer_address,
                 endpoint.budget.used,
                 seconds,

@@ -218,7 +218,7 @@ def _unable(member: Replica) -> str:
         trouble = f" ({member.trouble})" if member.trouble else ""
         return f"is not in sync{behind}{trouble}"
     if member.lacks or not member.caught_up:  # a slave with an empty log has no epochs either
-        return f"lacks what it had: {member.lacks}" if member.lacks else NOT_CAUGHT_UP
+        return f"lacks a part of its log: {member.lacks}" if member.lacks else NOT_CAUGHT_UP
     return ""
 
 

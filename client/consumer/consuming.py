@@ -236,7 +236,7 @@ class Concurrent(Consumption):
         if chunk.given_up or not held.state.holds(chunk):
             self._tell_stuck(held, chunk, "others have its messages, but it still holds a thread")
         elif self._broadcasting:
-            self._tell_stuck(held, chunk, "what was consumed since is not committed")
+            self._tell_stuck(held, chunk, "messages consumed since are not committed")
         else:
             chunk.give_up()
             give_up = partial(self._give_up, held, chunk)

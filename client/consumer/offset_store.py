@@ -283,8 +283,9 @@ class LocalOffsets(_Table):
             if not self._failing:
                 self._core.tell(
                     OffsetsNotSaved(
-                        f"the offsets in {self._path} cannot be saved: {error}; what is consumed "
-                        "from now on comes again after a restart unless a later attempt succeeds"
+                        f"the offsets in {self._path} cannot be saved: {error}; messages "
+                        "consumed from now on come again after a restart unless a later attempt "
+                        "succeeds"
                     )
                 )
             self._failing = True

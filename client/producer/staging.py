@@ -206,8 +206,8 @@ class StagingClient:
             names = here if names is None else names & here
         if not names:
             raise TopicNotExist(
-                f"no broker takes messages of {', '.join(topics) or 'no topic'}: create what is "
-                "missing on every broker that the sink is to use (saturnmq topic create)"
+                f"no broker takes messages of {', '.join(topics) or 'no topic'}: create the "
+                "missing ones on every broker that the sink is to use (saturnmq topic create)"
             )
         return sorted(names)
 
