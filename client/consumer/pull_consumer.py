@@ -284,12 +284,7 @@ class PullConsumer:
                 continue
             note_term(self.core.terms, self.group, held.queue, pulled.term)
             if pulled.moved:
-                log.warning(
-                    "offset %d of %s was reset or is outside the queue, continuing at %d",
-                    state.next_offset,
-                    held.queue,
-                    pulled.next_offset,
-                )
+                pulled.log_move(held.queue, state.next_offset)
                 offset = pulled.next_offset
                 if not pulled.by_order:
                     offset = state.moved_to(offset)

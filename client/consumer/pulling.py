@@ -78,6 +78,15 @@ class Pulled:
     # it.
     term: dict[str, str] = field(default_factory=dict)
 
+    def log_move(self, queue: MessageQueue, asked: int) -> None:
+        """Log that the reader of `queue`, which asked for `asked`, goes on elsewhere."""
+        log.warning(
+            "offset %d of %s was reset or is outside the queue, continuing at %d",
+            asked,
+            queue,
+            self.next_offset,
+        )
+
 
 @dataclass(slots=True)
 class Careful:

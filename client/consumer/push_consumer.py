@@ -367,12 +367,7 @@ class PushConsumer:
             note_term(self.core.terms, self.group, held.queue, pulled.term)
             state.last_pull = self.runtime.monotonic()
             if pulled.moved:
-                log.warning(
-                    "offset %d of %s was reset or is outside the queue, continuing at %d",
-                    state.next_offset,
-                    held.queue,
-                    pulled.next_offset,
-                )
+                pulled.log_move(held.queue, state.next_offset)
                 offset = pulled.next_offset
                 self._move(held, offset if pulled.by_order else state.moved_to(offset))
                 continue

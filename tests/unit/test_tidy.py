@@ -165,6 +165,9 @@ def test_modules_are_short_but_for_those_listed() -> None:
 
 def test_every_module_and_package_says_what_it_is() -> None:
     for path, tree in modules():
+        assert not re.search(r"(?:^|_)(?:utils?|helpers?|misc|common)(?:_|$)", Path(path).stem), (
+            path
+        )
         text = ast.get_docstring(tree)
         assert text is not None, f"{path} has no docstring"
         assert len(text.split()) > 3, f"{path}: {text!r} says too little"
