@@ -1,4 +1,5 @@
-"""What a source needs of the place where messages lie: a cluster's brokers, or a store directory.
+"""The access of a source to the place where messages lie: a cluster's brokers, or a store
+directory.
 
 A `Where` says which place; it is small and pickled into every task. `open_access` (places.py) gives
 the `Access`, which planning on the driver and reading in a worker share: one per process and place.
@@ -29,7 +30,7 @@ MASTER, SLAVE, ANY = "master", "slave", "any"
 STORE_BROKER = "store"  # the broker's name where no broker tells it
 PULL_TIMEOUT_MS = 120_000
 CHUNK_BYTES = 2 << 20  # of frames; a quarter less work per message than with half of it
-RETRIES, RETRY_INTERVAL_MS = 10, 1000  # what a broker takes to start again
+RETRIES, RETRY_INTERVAL_MS = 10, 1000  # the time a broker takes to start again
 
 
 class DataLoss(SaturnError):
@@ -38,7 +39,7 @@ class DataLoss(SaturnError):
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What is made of the frames of a range.
+    """The outputs that can be made of the frames of a range.
 
     `expression` is a subscription (`*`, `A || B`, or SQL92 when `expression_type` says so): tags
     are looked at by hash where the entries are read and exactly where the frames are decoded,

@@ -43,7 +43,7 @@ class Stop(enum.IntEnum):
 
     END = 0  # everything was taken
     FULL = 1  # the batch has no room for the next row: finish it and go on
-    DAMAGE = 2  # what comes next is not the frame that should be there
+    DAMAGE = 2  # the next frame is not the expected one
 
 
 class Packed(NamedTuple):
@@ -185,7 +185,7 @@ class Builder:
 
 
 def wrong_frame(data: Buffer, pos: int, verify: bool) -> str:
-    """What is wrong with the frame that should begin at `pos`; empty if nothing is."""
+    """The fault of the frame that should begin at `pos`; empty if it is sound."""
     outcome = decode_frame(data, pos, None, verify)
     if isinstance(outcome, Frame):
         return ""
@@ -199,7 +199,7 @@ def wrong_frame(data: Buffer, pos: int, verify: bool) -> str:
 def wrong_entry(
     log: Buffer, base: int, offset: int, size: int, queue_offset: int, verify: bool
 ) -> str:
-    """What is wrong with the frame that a ConsumeQueue entry names; empty if nothing is."""
+    """The fault of the frame that a ConsumeQueue entry names; empty if it is sound."""
     at = offset - base
     if size < FRAME_BYTES_MIN or not 0 <= at <= len(log) - size:
         return (

@@ -218,7 +218,7 @@ class ClusterAccess:
                     yield from self._rest(fetch)
 
     def _first_batches(self, fetches: Sequence[Fetch]) -> Generator[Iterable[Any]]:
-        """What the first answers have, of several ranges asked for at once. Nothing where an answer
+        """The first answers to requests for several ranges at once. Nothing where an answer
         is none: who reads the rest meets the reason."""
         if len(fetches) == 1:  # its next chunk is asked for while the first is decoded
             yield ()
@@ -233,7 +233,7 @@ class ClusterAccess:
                 yield fetch.begin(answer, address) if address and answer else ()
 
     def _rest(self, fetch: Fetch) -> Iterator[Any]:
-        """What is not read yet, from whoever has it."""
+        """The unread rest, from any replica that has it."""
         patience = Patience(self._where, fetch.piece)
         while fetch.offset < fetch.end:
             address, fetch.is_last = self._next_replica(fetch.piece, patience)
@@ -253,7 +253,7 @@ class ClusterAccess:
         fetch.tally.check()
 
     def _next_replica(self, piece: Range, patience: Patience) -> tuple[str, bool]:
-        """Whom to ask now, and whether all others were asked."""
+        """The replica to ask now, and whether all others were asked."""
         while True:
             refresh = bool(patience.problems)
             try:
@@ -325,7 +325,7 @@ class ClusterAccess:
         return self._addresses(topic, broker).get(MASTER_ID)
 
     def _first_replica(self, piece: Range) -> str | None:
-        """Who is asked first for these messages."""
+        """The replica to ask first for these messages."""
         try:
             return next(iter(self._replicas(piece.topic, piece.broker)), None)
         except NameserversUnreachable:
@@ -365,7 +365,7 @@ class ClusterAccess:
     def _at(
         self, topic: str, broker: str, ask: Callable[[str], T], *, only_master: bool = False
     ) -> T:
-        """What the first replica that can answers; asked again a few times, with fresh routes."""
+        """The answer of the first replica that can give one; a few attempts, with fresh routes."""
         problems: dict[str, str] = {}
         for attempt in range(self._where.retries + 1):
             if attempt:
@@ -400,7 +400,7 @@ class _Cutting(NamedTuple):
         return Command.request(RequestCode.SPLIT_RANGE, ext, fastjson.dumps(ranges))
 
     def guessed(self, ranges: Sequence[list[int]]) -> list[list[int]]:
-        """What the answer would be if every message had the same size."""
+        """The answer on the assumption that every message has the same size."""
         step = max(1, min(self.max_bytes // GUESSED_BYTES, self.max_rows))
         pieces = []
         for queue_id, start, end in ranges:

@@ -45,7 +45,7 @@ class Chunk:
 
 
 def id_prefix(*identity: object) -> bytes:
-    """What the UNIQ_KEYs of one task begin with: 24 hexadecimal digits, the same for the same
+    """The prefix of one task's UNIQ_KEYs: 24 hexadecimal digits, the same for the same
     `identity`."""
     text = "\0".join(map(str, identity))
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest().upper().encode()

@@ -23,7 +23,7 @@ PROPERTIES = "properties"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """What a message has under one name."""
+    """The values of a message under one name."""
 
     name: str
     type: str  # as Spark's DDL writes it

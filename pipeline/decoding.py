@@ -5,7 +5,7 @@ mapped segment of the CommitLog, as entries of a ConsumeQueue name them (`Decode
 own their memory: the source may be unmapped while they are in use.
 
 A frame is checked before it is copied: size, magic, the lengths within it; with entries also that
-it has the offsets it should have; its checksums if `verify`. What is wrong, and a compressed body
+it has the offsets it should have; its checksums if `verify`. A wrong frame, and a compressed body
 that cannot be inflated, is damage. `mode` says what becomes of it, in the words of Spark's readers:
 
 | mode | damage |

@@ -305,7 +305,7 @@ class StoreDirectory:
         return frame is not None and frame.size == entry[1] and frame.queue_offset == index
 
     def _stretch(self, offset: int, size: int | None = None) -> memoryview | None:
-        """What lies there, not checked; without a size up to the end of its file."""
+        """The unchecked bytes at this place; without a size up to the end of its file."""
         assert self._log is not None
         found = self._log.find(offset)
         if found is None:

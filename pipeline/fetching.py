@@ -59,7 +59,7 @@ class Fetch:
         self.unchecked = decoding.expression_type != TAG_EXPRESSION
 
     def question(self, group: str) -> dict[str, Any]:
-        """What a consumer of RocketMQ's asks first: whether the broker can filter by its
+        """The first question of a RocketMQ consumer: whether the broker can filter by its
         expression. It gives every message to a pull with one that it cannot parse."""
         subscription = {
             "topic": self.piece.topic,

@@ -40,8 +40,8 @@ def dumps(offsets: Mapping[MessageQueue, int]) -> str:
 
 
 def from_json(value: Mapping[str, Any]) -> Offsets:
-    """What `to_json` made, without its plan. ConfigError if it is something else: the checkpoint of
-    another source."""
+    """Read the offsets that `to_json` wrote, without their plan. ConfigError if it is something
+    else: the checkpoint of another source."""
     return _leaves(value, "the checkpoint's offset", _at_least(0, "an offset"))
 
 

@@ -291,7 +291,7 @@ OPTIONS: dict[str, Option] = {
 NAMES = tuple(OPTIONS)
 _BY_LOWER = {name.lower(): name for name in NAMES}
 
-# What other connectors call what is here.
+# Other connectors' names for these options.
 _ELSEWHERE = {
     "kafka.bootstrap.servers": "endpoints",
     "nameserver": "endpoints",

@@ -102,7 +102,7 @@ def pack(pieces: Sequence[Range], plan: ReadPlan) -> list[list[Range]]:
         by_bytes = _parts(by_bytes, plan.parts) * plan.parts  # nobody idles in the last round
     by_rows = min(plan.min_parts, rows)
     count = max(by_bytes, by_rows)
-    # Who asks for a number of partitions gets it, also where a few messages have all the bytes.
+    # A requested number of partitions is always met, even if a few messages have all the bytes.
     weights = [piece.rows if by_rows > by_bytes else piece.bytes for piece in pieces]
     everything = sum(weights) or 1
     partitions: list[list[Range]] = []

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def subscription(decoding: Decoding) -> Subscription:
-    """What is asked for: tags, or a condition."""
+    """The requested messages: tags, or a condition."""
     return Subscription.parse("", decoding.expression, 0, decoding.expression_type)
 
 

@@ -1,8 +1,8 @@
 """Which queues a read is about, and at which offsets it begins and ends.
 
-What the options leave open is asked of `Access`: names of topics, bounds of queues, offsets at a
-time, a group's offsets. What they say and cannot be is a ConfigError that says what to change; what
-they say and is gone by now is a loss, as failOnDataLoss has it.
+`Access` answers for the values that the options leave open: names of topics, bounds of queues,
+offsets at a time, a group's offsets. An impossible option is a ConfigError that says what to
+change. An offset that is gone by now is a loss, as failOnDataLoss has it.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class SinkFailed(SaturnError):
 
 
 class ProducerKey(NamedTuple):
-    """What a producer is made of."""
+    """The settings of a producer."""
 
     endpoints: str
     group: str

@@ -1,6 +1,6 @@
 """A Spark session for the commands, examples and tests: one place that knows what ours need.
 
-What a driver has to have right before Spark starts: a Java (`saturnmq.pipeline.java`), and the
+The set-up of a driver before Spark starts: a Java (`saturnmq.pipeline.java`), and the
 interpreter of the workers, which Spark otherwise takes for the `python3` on PATH.
 """
 
@@ -63,8 +63,8 @@ def spark_session(
         "spark.ui.showConsoleProgress": "false",
     }
     if master is not None and master.startswith("local"):
-        # Nobody has to reach this driver: no page, no name of the host to be resolved. What it logs
-        # is decided here: on a cluster that is its operator's.
+        # Nobody has to reach this driver: no page, no name of the host to be resolved. This file
+        # sets the log level of a local driver; on a cluster the operator does.
         chosen["spark.ui.enabled"] = "false"
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"

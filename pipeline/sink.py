@@ -42,7 +42,7 @@ BATCH_EPOCH = 0
 def batch_writer(
     given: Mapping[str, str], schema: Any, overwrite: bool, epoch: int = BATCH_EPOCH
 ) -> BatchWriter:
-    """What `DataSource.writer` returns; the jobs write several epochs under one `writeId`, one
+    """The writer of `DataSource.writer`; the jobs write several epochs under one `writeId`, one
     after the other. Raises ConfigError for wrong options and columns."""
     return BatchWriter(*_checked(given, schema, overwrite), epoch)
 
@@ -50,7 +50,7 @@ def batch_writer(
 def stream_writer(
     given: Mapping[str, str], schema: Any, overwrite: bool
 ) -> DataSourceStreamArrowWriter:
-    """What `DataSource.streamWriter` returns. Raises ConfigError for wrong options and columns."""
+    """The writer of `DataSource.streamWriter`. Raises ConfigError for wrong options and columns."""
     return StreamWriter(*_checked(given, schema, overwrite))
 
 
@@ -156,7 +156,7 @@ def _sink(name: str, options: SinkOptions) -> str:
 
 
 def _pinned_of(messages: list[WriterCommitMessage | None]) -> Pinned | None:
-    """What the tasks found pinned; None if none of them had rows, or none is known of."""
+    """The pins that the tasks found; None if none of them had rows, or none is known of."""
     return next((m.pinned for m in messages if isinstance(m, Written) and m.pinned), None)
 
 

@@ -38,7 +38,7 @@ NONE = "none"
 CHUNK_BYTES_MIN = 4 << 10
 CHUNK_BYTES_MAX = 4 << 20  # a RocketMQ broker refuses batches above its maxMessageSize
 
-# What Spark itself puts among the options of a write.
+# Options that Spark itself adds to a write.
 OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 
 COLUMNS: dict[str, tuple[str, ...]] = {
@@ -249,7 +249,7 @@ _FIELDS = {name: re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name) for
 NAMES: tuple[str, ...] = tuple(OPTIONS)
 _BY_LOWER = {name.lower(): name for name in NAMES}
 
-# What other connectors call what is here.
+# Other connectors' names for these options.
 _ELSEWHERE = {
     "path": "topic",
     "nameserver": "endpoints",

@@ -1,5 +1,5 @@
-"""What driver and tasks of the sink share: whose rows a task writes, what became of them, and the
-clients that publish exactly once.
+"""The parts that driver and tasks of the sink share: whose rows a task writes, what became of them,
+and the clients that publish exactly once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TaskIdentity(NamedTuple):
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task did."""
+    """The result of a task."""
 
     rows: int = 0
     new: int = 0
@@ -37,7 +37,7 @@ class Written(WriterCommitMessage):
 
 
 class StagingKey(NamedTuple):
-    """What a StagingClient is made of."""
+    """The settings of a StagingClient."""
 
     endpoints: str
     retry_timeout_ms: int

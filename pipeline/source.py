@@ -37,14 +37,14 @@ CLOCK_SLACK_MS = 60_000  # a broker's clock may have gone back between two messa
 
 
 class Ranges(InputPartition):
-    """What one task reads."""
+    """The range that one task reads."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         super().__init__(tuple(ranges))
 
 
 def batch_reader(given: Mapping[str, str], schema: Any) -> DataSourceReader:
-    """What `DataSource.reader` returns. ConfigError for wrong options and columns."""
+    """The reader of `DataSource.reader`. ConfigError for wrong options and columns."""
     options = _options.parse(given, streaming=False)
     kind = PushingReader if options.pushdown else BatchReader
     return kind(options, schema)

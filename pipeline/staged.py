@@ -50,7 +50,7 @@ class _Staged:
 
 @dataclass(slots=True)
 class _Share:
-    """What one broker gets."""
+    """The rows for one broker."""
 
     broker: str
     stage: Stage

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 
 def stream_reader(given: Mapping[str, str], schema: Any) -> DataSourceStreamReader:
-    """What `DataSource.streamReader` returns. ConfigError for wrong options and columns."""
+    """The reader of `DataSource.streamReader`. ConfigError for wrong options and columns."""
     return StreamReader(_options.parse(given, streaming=True), schema)
 
 

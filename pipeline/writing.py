@@ -1,4 +1,4 @@
-"""What the sink does in a task: Arrow batches to chunks (chunking.py), and these to the brokers,
+"""The work of the sink in a task: Arrow batches to chunks (chunking.py), and these to the brokers,
 either sent (sending.py, at least once) or staged and published (staged.py, exactly once).
 """
 

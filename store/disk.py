@@ -8,7 +8,8 @@ only once it has its full size (O_TMPFILE + link), so that no crash leaves a sho
 Nothing here retries a failed sync: after an error the page cache may claim bytes the disk does not
 have.
 
-What is made here only its owner may read or write, whatever the umask is: messages, roles, offsets.
+Only the owner may read or write the files made here, whatever the umask is: messages, roles,
+offsets.
 """
 
 from __future__ import annotations
@@ -191,8 +192,8 @@ class NativeDisk:
         return os.path.exists(path)
 
     def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile:
-        """Allocate and map all of it first: a full disk is ENOSPC here. Whatever fails, nothing is
-        left behind: a file of that name would keep the segment from ever being made.
+        """Allocate and map all of it first: a full disk is ENOSPC here. A failure leaves nothing
+        behind: a file of that name would keep the segment from ever being made.
 
         Without `durable` neither file nor name is synced: for files that can be built again, whose
         writer syncs both before it relies on them.

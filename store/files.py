@@ -111,9 +111,9 @@ class SegmentFile(MappedFile, Protocol):
         """Blocking, callable from any thread: have memory hold it. A media error is an OSError."""
 
     def in_place(self) -> bool:
-        """Whether its path still names this very file, whole; callable from any thread. What is
-        written to a file that was deleted or replaced is gone when it is closed, however well it
-        was synced."""
+        """Whether its path still names this very file, whole; callable from any thread. Bytes
+        written to a deleted or replaced file are gone when it is closed, even if they were
+        synced."""
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 run that is killed leaves nothing, and the next one goes on where the last one ended.
 
 `archive` is the fast path: tasks read ranges of queues, decode them and write Parquet with Arrow;
-rows do not enter the JVM. What makes it exactly-once is in `manifest.py`. It needs a directory that
+rows do not enter the JVM. `manifest.py` makes it exactly-once. It needs a directory that
 driver and workers all have: a local disk, NFS. `archive_by_spark` is for everything else that Spark
 can write to (hdfs:, s3a:): a streaming query that ends when all is read, into Spark's own file
 sink, whose log in `_spark_metadata` does what our manifests do.
@@ -58,7 +58,7 @@ _CHECKPOINT = "_checkpoint"  # of the plain path, in the archive
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What one run added; number 0 if there was nothing new."""
+    """The files that one run added; number 0 if there was nothing new."""
 
     path: str
     number: int = 0
@@ -216,7 +216,7 @@ def known_topics(access: Access, topics: Sequence[str]) -> list[str]:
 def _new(
     access: Access, topics: Sequence[str], ends: dict[MessageQueue, int], fail: bool
 ) -> list[Range]:
-    """What is there and not yet archived."""
+    """The messages that are not yet archived."""
     found = []
     bounds = access.bounds(topics)
     for queue in sorted(set(ends) - set(bounds)):

@@ -2,7 +2,7 @@
 
 A store against itself, one task a CommitLog file: every frame's checksums and place, every
 ConsumeQueue entry against its frame, queue offsets without holes, ids that come twice, and digests
-of each queue and hour (`audit_log.py`). What lies between files the driver puts together here.
+of each queue and hour (`audit_log.py`). The driver joins the ranges between files here.
 
 Against an archive: digests of what both hold, queue by queue and hour by hour. The archive's come
 from its Parquet files; those of a store from the same pass over the log, those of a cluster from
@@ -55,8 +55,8 @@ Queue = tuple[str, int]
 
 @dataclass(slots=True)
 class Audited:
-    """What was found; sound if `damage` is empty. `digests` are of all that was looked at, or with
-    an archive of what both should hold."""
+    """The result of an audit; sound if `damage` is empty. `digests` are of all that was looked at,
+    or with an archive of what both should hold."""
 
     place: str
     archive: str = ""
@@ -208,7 +208,8 @@ class _LogAudit:
         audited.log_start, audited.log_end = self._files.start, end
 
     def _check_queues(self, found: Sequence[FileAudit]) -> None:
-        """What the queues hold before, between and behind what the tasks compared."""
+        """The messages of the queues before, between and behind the ranges that the tasks
+        compared."""
         ranges: defaultdict[Queue, list[tuple[int, int]]] = defaultdict(list)
         source = posixpath.join(self._root, "consumequeue")
         for topic in directories(self._disk, source):
@@ -264,8 +265,8 @@ class _LogAudit:
 
 
 def _shared(where: Where, archived: Ranges, archive: str, findings: Findings) -> Ranges:
-    """What the place and the archive should both hold. The files of a running broker say later
-    than it does what consumers may see."""
+    """The messages that the place and the archive should both hold. The files of a running broker
+    say later than it does what consumers may see."""
     running = bool(where.path) and NativeDisk().locked(posixpath.join(where.path, "lock"))
     with open_access(where) as access:
         bounds = access.bounds(sorted({queue.topic for queue in archived}))

@@ -36,7 +36,7 @@ _ID = np.dtype([("hash", np.uint64), ("offset", np.int64)])
 
 @dataclass(slots=True)
 class FileAudit:
-    """What one file gave."""
+    """The result for one file."""
 
     reached: FileReach
     digests: Digests

@@ -1,4 +1,4 @@
-"""What messages of each queue and hour add up to: a count and a sum of 64-bit hashes.
+"""Digests of the messages of each queue and hour: a count and a sum of 64-bit hashes.
 
 The sum does not depend on order, so a store, its slave and an archive that hold the same messages
 have the same digests however they were read. A message's hash is made of some of its columns, each

@@ -19,7 +19,7 @@ _SECTOR = 4096
 
 
 class DirectFile:
-    """What Arrow's writers take for a file. An OSError of the disk is raised by the next call, at
+    """A file as Arrow's writers expect it. An OSError of the disk is raised by the next call, at
     the latest by `close`; after it the file is worth nothing."""
 
     def __init__(self, path: str, writer: Executor, *, durable: bool) -> None:
@@ -75,7 +75,7 @@ class DirectFile:
             self.abandon()
 
     def abandon(self) -> None:
-        """Close it as it is. What an Arrow writer still writes at its own end is dropped."""
+        """Close it as it is. Bytes that an Arrow writer writes at its own end are dropped."""
         if self._under_way is not None:
             self._under_way.exception()  # its descriptor and block are in use until then
         fd, self._fd = self._fd, -1

@@ -67,7 +67,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What one run added."""
+    """The files that one run added."""
 
     number: int
     run: str

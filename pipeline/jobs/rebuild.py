@@ -6,8 +6,9 @@ before have, so those are one task each. The result is, byte for byte, what `sat
 and a broker's start build (`store/inspect/rebuild.py`), names of IndexFiles apart, which tell the
 time.
 
-What the tasks cannot know alone the driver mends: fillers where a queue does not begin at 0 or has
-holes, queues whose offsets do not rise along the log, and a log that ends before its files do.
+The driver mends the things that no task can know alone: fillers where a queue does not begin at 0
+or has holes, queues whose offsets do not rise along the log, and a log that ends before its files
+do.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def rebuild(
 
 @dataclass(slots=True)
 class _Built:
-    """What one CommitLog file gave."""
+    """The result for one CommitLog file."""
 
     reached: FileReach
     items: int = 0  # keys
@@ -311,7 +312,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """What goes into one IndexFile, and the key before it."""
+    """The content of one IndexFile, and the key before it."""
 
     path: str
     parts: list[_Part]

@@ -54,7 +54,7 @@ _TYPES: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replay did."""
+    """The result of a replay."""
 
     topic: str
     write_id: str

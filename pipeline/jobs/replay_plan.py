@@ -45,7 +45,7 @@ Together = tuple[Piece, ...]
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What one task of a step sends, in this order."""
+    """The messages that one task of a step sends, in this order."""
 
     parts: tuple[Together, ...]
 
@@ -176,7 +176,7 @@ class _Schemas:
 
 
 class _Footer:
-    """What a Parquet file says of itself."""
+    """The metadata of a Parquet file."""
 
     def __init__(self, path: str, schemas: _Schemas) -> None:
         self.path = path

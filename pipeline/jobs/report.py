@@ -52,7 +52,7 @@ class GroupLag:
 
 @dataclass(slots=True)
 class UsageReport:
-    """What was found."""
+    """The findings of a usage report."""
 
     place: str
     made: datetime

@@ -1,8 +1,8 @@
 """Running a function once for each of many units of work, in Spark tasks.
 
 Spark decides where and when, starts a failed task again (as often as its master says) and may run
-two copies of a slow one; so `work` must be harmless when repeated. What it returns goes to the
-driver and should be small.
+two copies of a slow one; so `work` must be harmless when repeated. The result goes to the driver
+and should be small.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def run(
     weights: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> list[Result]:
-    """What `work` returned for each unit, in their order; one task each. Without Spark (None) they
+    """The results of `work` for each unit, in their order; one task each. Without Spark (None) they
     are done here, one after the other.
 
     JobFailed with the task's own error if one failed for good. `weights` (one a unit, 1 without)
@@ -166,7 +166,7 @@ def told(done: Any, total: int, progress: Progress | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """What a task or Spark raised becomes a JobFailed whose first line is the cause itself."""
+    """An error of a task or of Spark becomes a JobFailed whose first line is the cause itself."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

@@ -1,4 +1,4 @@
-"""What the messages of a topic are like, counted batch by batch and added up over tasks.
+"""The sizes and features of a topic's messages, counted batch by batch and added up over tasks.
 
 Sizes and delays are counted in classes whose limits grow by 4.4 %, so percentiles are right within
 2.2 %. The most frequent keys and tags come from counts of which the lowest are dropped whenever

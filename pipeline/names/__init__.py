@@ -1,5 +1,5 @@
-"""What Spark finds: it imports every module called `pyspark_*` when a format is first looked up,
-and registers its DefaultSource.
+"""The entry point for Spark. Spark imports every module called `pyspark_*` when a format is first
+looked up, and registers its DefaultSource.
 
 So it must load nothing but what names the source.
 """

@@ -1,1 +1,1 @@
-"""What is built from the CommitLog and can always be built again: ConsumeQueues and IndexFiles."""
+"""Files that are built from the CommitLog and can be rebuilt: ConsumeQueues and IndexFiles."""

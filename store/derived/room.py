@@ -1,8 +1,8 @@
 """Room: how far a file, which has its full length from the beginning, has its place on the disk.
 
 RocketMQ wants files of full length, and most of thousands of queue files hold little. So room is
-made in steps ahead of the writer, in a thread. What is still missing when the writer comes is made
-then: it never writes to a sparse part, where a full disk is a SIGBUS.
+made in steps ahead of the writer, in a thread. The writer makes any room that is still missing when
+it comes: it never writes to a sparse part, where a full disk is a SIGBUS.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _FILLED = ENTRY.unpack(FILLER)
 
 
 class QueueCheck:
-    """One queue; `expect` in log order, then `finish`. What lies before entry `first` (without: the
-    first in the files) is not looked at."""
+    """One queue; `expect` in log order, then `finish`. Entries before `first` (by default the first
+    in the files) are not checked."""
 
     def __init__(
         self,

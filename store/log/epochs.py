@@ -51,7 +51,7 @@ class Epochs:
 
     @classmethod
     def load(cls, disk: Disk, root: str, log_end: int) -> Epochs:
-        """What the file says of a log that ends at `log_end`: a power loss may have taken the
+        """The file's entries for a log that ends at `log_end`: a power loss may have taken the
         part that the newest entries are about.
         """
         found = cls(disk, root)

@@ -2,12 +2,12 @@
 
 The checkpoint is the evidence. It says where the log began (`start`, before its first segment is
 made) and up to where it was durable (`flushed`, or `promised` of a start before this one that found
-less): that is the promise. What of it is not there is missing: the whole log after a lost mount,
-its end after a disk that lied, or all behind a segment that is missing between others, because
-those files are set aside. Segments go on behind the log's end, and one that begins behind `start`
-tells that the front is missing, also when `flushed` is older than it.
-The cleaner is no culprit: it moves `start` on, and until a checkpoint says so, the newest file it
-took waits in `commitlog/deleted` (store/log/cleaner.py).
+less): that is the promise. Any part of it that is not there is missing: the whole log after a lost
+mount, its end after a disk that lied, or all behind a segment that is missing between others,
+because those files are set aside. Segments go on behind the log's end, and one that begins behind
+`start` tells that the front is missing, also when `flushed` is older than it. The cleaner is no
+culprit: it moves `start` on, and until a checkpoint says so, the newest file it took waits in
+`commitlog/deleted` (store/log/cleaner.py).
 
 The promise stays in the checkpoint until the log has all of it again, or somebody settles the
 matter (`MessageStore.settle`). `flushed` itself says what is durable now: between it and what was
