@@ -101,7 +101,8 @@ class NameServer:
         self._aside = Aside(runtime)
         self._reading: Counter[Endpoint] = Counter()  # registrations of each connection
         self.routes = RouteTable()
-        self._told: dict[int, tuple[int, bytes]] = {}  # by request code: views, as of which change
+        # Views by request code, each with the number of the change that it shows.
+        self._encoded: dict[int, tuple[int, bytes]] = {}
         self.kv = KvConfig()
         whole, share = self._connections.budget, f"memoryBudgetBytes / {SHARE}"
         self._memory_of_routes = Budget(whole.limit // SHARE, f"of routes: {share}", whole)
@@ -247,9 +248,9 @@ class NameServer:
     def _tell_soon(self) -> None:
         if self.routes.changed and not self._telling:
             self._telling = True
-            self._runtime.call_soon(self._tell)
+            self._runtime.call_soon(self._notify)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Notify the watchers of the changed routes."""
         self._telling = False
         for endpoint, topics in self._watches.of(self.routes.take_changed()).items():
@@ -403,10 +404,10 @@ class NameServer:
 
     def _view(self, command: Command, view: Callable[[], Any]) -> Command:
         """A view of the whole table, encoded once for all requests until it changes."""
-        changes, body = self._told.get(command.code, (-1, b""))
+        changes, body = self._encoded.get(command.code, (-1, b""))
         if changes != self.routes.changes:
             body = fastjson.dumps(view())
-            self._told[command.code] = self.routes.changes, body
+            self._encoded[command.code] = self.routes.changes, body
         return command.reply(body=body)
 
     def _topics_by_cluster(

@@ -30,7 +30,7 @@ class Budget:
         self.name = name
         self.whole = whole
         self.used = self.most = self.refused = 0
-        self.relieve: Callable[[], None] = _nobody
+        self.relieve: Callable[[], None] = _no_relief
 
     def take(self, size: int, what: str) -> None:
         """Count `size` bytes for `what`; SystemBusy if fewer are left."""
@@ -91,5 +91,5 @@ class Budget:
         self.give_back(self.used)
 
 
-def _nobody() -> None:
+def _no_relief() -> None:
     """The default of `relieve`: no connection can be closed."""

@@ -116,17 +116,17 @@ def _decompress_zstd(body: bytes, bytes_max: int) -> bytes:
     import zstandard
 
     try:
-        said = zstandard.frame_content_size(body)  # -1: the frame does not say
-        if said > bytes_max:
+        content_size = zstandard.frame_content_size(body)  # -1: the frame does not say
+        if content_size > bytes_max:
             raise _too_large(len(body), bytes_max)
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body)) as reader:
             # The read allocates this much memory, however little data there is.
-            plain = reader.read((bytes_max if said < 0 else said) + 1)
+            plain = reader.read((bytes_max if content_size < 0 else content_size) + 1)
     except zstandard.ZstdError as error:
         raise MessageIllegal(f"compressed body of {len(body)} B is damaged: {error}") from None
     if len(plain) > bytes_max:
         raise _too_large(len(body), bytes_max)
-    if len(plain) < said:
+    if len(plain) < content_size:
         raise MessageIllegal(f"compressed body of {len(body)} B is cut off")
     return plain
 

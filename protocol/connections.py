@@ -76,7 +76,7 @@ class Connections:
         self._sweep: Iterator[Endpoint] = iter(())
         self._next_sweep = self._next_relief = 0.0
         self._called_at = runtime.monotonic()
-        self._said_at, self._unsaid = -TELL_S, 0
+        self._logged_at, self._unlogged = -TELL_S, 0
         self.budget = Budget(limits.memory_bytes, "memoryBudgetBytes")
         self.budget.relieve = self._relieve
         self.refused = 0
@@ -119,7 +119,7 @@ class Connections:
             return
         self.refused += 1
         why += ": close those that are not needed, or raise it"
-        self._tell("connection of %s refused: %s", endpoint.peer_address, why)
+        self._log_some("connection of %s refused: %s", endpoint.peer_address, why)
         if len(self._refusing) >= REFUSING_MAX:
             endpoint.abort(why)
             return
@@ -184,7 +184,7 @@ class Connections:
 
     def _end(self, endpoint: Endpoint, why: str) -> None:
         self.ended += 1
-        self._tell("connection of %s ends: it %s", endpoint.peer_address, why)
+        self._log_some("connection of %s ends: it %s", endpoint.peer_address, why)
         endpoint.abort(why)
 
     def _relieve(self) -> None:
@@ -203,7 +203,7 @@ class Connections:
             if budget.used <= enough:
                 break
             self.ended += 1
-            self._tell(
+            self._log_some(
                 "memory is short: %s gives way; it held %d bytes for %.0f s",
                 endpoint.peer_address,
                 endpoint.budget.used,
@@ -211,13 +211,13 @@ class Connections:
             )
             endpoint.give_way()
 
-    def _tell(self, text: str, *values: object) -> None:
+    def _log_some(self, text: str, *values: object) -> None:
         """Log some cases only: there may be thousands in a second."""
-        self._unsaid += 1
+        self._unlogged += 1
         now = self._runtime.monotonic()
-        if now - self._said_at >= TELL_S:
-            log.warning(text + "; %d such cases since the last line", *values, self._unsaid)
-            self._said_at, self._unsaid = now, 0
+        if now - self._logged_at >= TELL_S:
+            log.warning(text + "; %d such cases since the last line", *values, self._unlogged)
+            self._logged_at, self._unlogged = now, 0
 
     # figures
 

@@ -76,7 +76,7 @@ TIMER_GRAIN_S = 0.005
 REQUESTS_AT_ONCE = 100  # of one connection in one turn of a server's loop, if it has time (Turns)
 WORKS_MAX = 16  # long works for one connection; beyond it further requests wait
 
-_UNHEARD = memoryview(bytearray(4096))  # takes bytes that still come over closed connections
+_DISCARDED = memoryview(bytearray(4096))  # takes bytes that still come over closed connections
 Handler = Callable[["Endpoint", Command], None]
 ResultCallback = Callable[[Command | SaturnError], None]
 
@@ -183,7 +183,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._out, self._out_size = [], 0
         # Cut the cycle between this object and its transport at once; the collector would find it
         # late.
-        self._view, self._start, self._end = _UNHEARD, 0, 0
+        self._view, self._start, self._end = _DISCARDED, 0, 0
         self.budget.close()
         if self._timer is not None:
             self._timer.cancel()

@@ -308,9 +308,9 @@ def _decode_whole(data: memoryview, magic: int, verify: bool) -> Frame | Damage:
         return Damage(f"body CRC is {crc32(body)}, the frame says {head[2]}")
     raw_properties = bytes(data[properties_at:size])
     if verify and has_crc_property(raw_properties):
-        said, crc = raw_properties[-CRC_PROPERTY_BYTES:], crc32(data[:-CRC_PROPERTY_BYTES])
-        if said != crc_property_of(crc):
-            return Damage(f"frame CRC is {crc}, its last property says {said!r}")
+        stated, crc = raw_properties[-CRC_PROPERTY_BYTES:], crc32(data[:-CRC_PROPERTY_BYTES])
+        if stated != crc_property_of(crc):
+            return Damage(f"frame CRC is {crc}, its last property says {stated!r}")
     return Frame(
         size=size,
         body_crc=head[2],

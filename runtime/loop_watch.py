@@ -33,8 +33,8 @@ class LoopWatch:
         self.longest_s = 0.0
         self.longest_busy_s = 0.0
         self.last_request = 0  # code of the last handled request, for the log
-        self._unsaid = 0  # long stops since the last line of the log
-        self._said_at = -TELL_S
+        self._unlogged = 0  # long stops since the last line of the log
+        self._logged_at = -TELL_S
 
     def status(self) -> dict[str, str]:
         """The figures that a node reports about it."""
@@ -58,17 +58,17 @@ class LoopWatch:
         self.longest_s = max(self.longest_s, late)
         if late < LONG_S:
             return
-        self._unsaid += 1
-        if busy >= LONG_S or now - self._said_at >= TELL_S:
+        self._unlogged += 1
+        if busy >= LONG_S or now - self._logged_at >= TELL_S:
             log.warning(
                 "the event loop stood still for %d ms, %d of them processor time; the last request "
                 "was one of code %d; %d such stops since the last line",
                 round(late * 1000),
                 round(busy * 1000),
                 self.last_request,
-                self._unsaid,
+                self._unlogged,
             )
-            self._said_at, self._unsaid = now, 0
+            self._logged_at, self._unlogged = now, 0
 
 
 def long_stops_in(text: str) -> list[int]:

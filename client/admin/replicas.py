@@ -215,16 +215,16 @@ async def find_replicas(core: ClientCore, group: str | None = None) -> list[Repl
             f"no broker is called {group!r}{nearest(group, names) or known}. A group that no "
             "nameserver lists has no living member: start one"
         )
-    return await _tell(core, listed)
+    return await _ask_all(core, listed)
 
 
 async def find_members(core: ClientCore, group: str, addresses: Iterable[str]) -> list[Replica]:
     """The members of one group at these addresses, and the members that they name. No nameserver is
     asked."""
-    return await _tell(core, dict.fromkeys(addresses, (group, -1)))
+    return await _ask_all(core, dict.fromkeys(addresses, (group, -1)))
 
 
-async def _tell(core: ClientCore, listed: dict[str, tuple[str, int]]) -> list[Replica]:
+async def _ask_all(core: ClientCore, listed: dict[str, tuple[str, int]]) -> list[Replica]:
     """The states of the listed nodes and of the nodes that they name."""
     found: dict[str, Replica] = {}
     asking = dict.fromkeys(listed)

@@ -66,8 +66,8 @@ class Caller:
             )
         self._runtime = runtime
         self._tell = tell
-        self._told: dict[str, float] = {}  # last report of a kind of fault to the application
-        self._untold: dict[str, int] = {}  # messages with faults of a kind since that report
+        self._reported_at: dict[str, float] = {}  # by kind of fault: the last report
+        self._unreported: dict[str, int] = {}  # messages with faults of a kind since that report
         self._workers: Workers | None = None
         self._many: Listener | None = None
         self._one: OneListener | None = None
@@ -157,11 +157,11 @@ class Caller:
 
     def _report(self, kind: str, fault: ListenerError) -> None:
         now = self._runtime.monotonic()
-        fault.messages += self._untold.pop(kind, 0)
-        if now - self._told.get(kind, -TELL_EVERY_S) < TELL_EVERY_S:
-            self._untold[kind] = fault.messages
+        fault.messages += self._unreported.pop(kind, 0)
+        if now - self._reported_at.get(kind, -TELL_EVERY_S) < TELL_EVERY_S:
+            self._unreported[kind] = fault.messages
             return
-        self._told[kind] = now
+        self._reported_at[kind] = now
         self._tell(fault)
 
     def _each(

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 UNSETTLED_S = 1.0
 
-Told = dict[tuple[str, ...], list[str] | None]
+MembersByBrokers = dict[tuple[str, ...], list[str] | None]
 """Answers of one round: by brokers, the group's members as the first answering broker lists them;
 None: no broker answered."""
 
@@ -86,9 +86,9 @@ class Membership:
         stray = [queue for topic, queues in held.items() if topic not in topics for queue in queues]
         if stray:
             await member.give_up_queues(stray)
-        told: Told = {}
+        listed: MembersByBrokers = {}
         for topic in topics:
-            mine = await self._share(topic, told)
+            mine = await self._share(topic, listed)
             if mine is None:
                 settled = False
                 continue
@@ -99,8 +99,8 @@ class Membership:
                 settled = False
         return settled
 
-    async def _share(self, topic: str, told: Told) -> list[MessageQueue] | None:
-        """My queues of `topic`; None if that cannot be said now."""
+    async def _share(self, topic: str, listed: MembersByBrokers) -> list[MessageQueue] | None:
+        """My queues of `topic`; None if they are unknown now."""
         try:
             queues = await find_queues(self._core, topic, self._member.baseline)
         except SaturnError as error:
@@ -110,9 +110,9 @@ class Membership:
         if self._member.broadcasting:
             return list(queues)
         names = tuple(sorted({q.broker_name for q in self._core.subscribe_queues(topic)}))
-        if names not in told:  # a consumer of hundreds of topics asks once only
-            told[names] = await self._members(names)
-        clients = told[names]
+        if names not in listed:  # a consumer of hundreds of topics asks once only
+            listed[names] = await self._members(names)
+        clients = listed[names]
         if clients is None:
             return None
         return assign(self._how, self._core.client_id, queues, clients)

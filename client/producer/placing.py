@@ -69,19 +69,19 @@ class Placement:
         """Take a route of `topic` as it is at `now`; taking it again later drops brokers that are
         away for too long. Absent brokers keep their queues while nobody else has one."""
         known = self._topics.setdefault(topic, _Topic())
-        said = {data.broker_name: data.write_queues for data in route.queues if data.writable}
+        reported = {data.broker_name: data.write_queues for data in route.queues if data.writable}
         led = {
             data.broker_name
             for data in route.brokers
             # A slave that acts as master takes no messages, and this will not last long.
             if data.master is not None
-            and (data.broker_name in said or not data.enable_acting_master)
+            and (data.broker_name in reported or not data.enable_acting_master)
         }
         for name in led:
-            known.counts[name] = said.get(name, 0)
+            known.counts[name] = reported.get(name, 0)
             known.away_since.pop(name, None)
-        for name in said.keys() - led:
-            known.counts.setdefault(name, said[name])
+        for name in reported.keys() - led:
+            known.counts.setdefault(name, reported[name])
         for name in known.counts.keys() - led:
             known.away_since.setdefault(name, now)
         self._settle(
