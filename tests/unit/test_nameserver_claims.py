@@ -299,7 +299,7 @@ def test_an_epoch_that_no_promotions_lead_to_is_refused(identity: str, broker_id
     names.take(broker(OURS, SLAVE, broker_id=1))
     before = names.shown()
     for epoch in (999_999_999, 100_000 + AHEAD_MAX + 1):
-        with pytest.raises(InvalidParameter, match=rf"{epoch}: above 100000"):
+        with pytest.raises(InvalidParameter, match=rf"{epoch}: the highest known here is 100000"):
             names.take(broker(identity, B, broker_id=broker_id, epoch=epoch))
     assert names.shown() == before
     assert names.take(broker(OURS, A)).epoch == 100_000
