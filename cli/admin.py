@@ -163,7 +163,7 @@ def replicas(
 
 
 def _note(replica: Any) -> str:
-    """What is wrong with a replica; that a slave takes no sends is right."""
+    """The faults of a replica. A slave rightly takes no sends."""
     trouble = replica.trouble if replica.role == "slave" else replica.refuses
     forced = ""
     if replica.role == "master" and replica.epochs and replica.epochs[-1][0] in replica.forced:

@@ -19,7 +19,7 @@ _NEVER = 1 << 30
 
 
 def begin() -> None:
-    """What a start has made stays; no full collection comes by itself."""
+    """Exempt the objects that a start made; no full collection comes by itself."""
     gc.set_threshold(YOUNG, MIDDLE, _NEVER)
     _collect()
 

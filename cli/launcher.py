@@ -13,8 +13,8 @@ Layout of the data directory:
 
 Nodes are detached from the process that started them, so `cluster up` returns and `cluster kill`
 works from another shell. A pid is only ever signalled together with the start time it was recorded
-with: after a crash of the machine the number may belong to a stranger. What is made here only its
-owner may read.
+with: after a crash of the machine the number may belong to a stranger. Only the owner may read the
+files made here.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Node:
 
 @dataclass
 class Settings:
-    """What `cluster up` was asked for; kept in the state file so that a restart is the same
+    """The options of `cluster up`; kept in the state file so that a restart is the same
     again.
     """
 
@@ -398,7 +398,7 @@ class LocalCluster:
             "haListenPort": node.port + 1,
             "storePathRootDir": str(Path(node.data) / "store"),
             "diskSpaceEnoughBytes": ENOUGH_BYTES,
-            "cleanFileForciblyEnable": False,  # what has not expired stays: a full disk refuses
+            "cleanFileForciblyEnable": False,  # unexpired messages stay: a full disk refuses sends
         }
         if sync:
             options["inSyncReplicas"] = 2  # the master and one slave
@@ -577,7 +577,7 @@ def _check_ports(node: Node) -> None:
 
 
 def _ready(node: Node) -> dict[str, Any]:
-    """What the process that serves, or served last, wrote of itself."""
+    """The state that the present or last server process wrote of itself."""
     return dict(json.loads((Path(node.data) / READY_FILE).read_text()))
 
 

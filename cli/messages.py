@@ -246,13 +246,13 @@ def consume(
         client.route(topic)
     consumer = PullConsumer(group, nameservers=addresses(nameserver), from_beginning=from_beginning)
     consumer.subscribe(topic, expression)
-    consumer.subscribe(retry_topic(group))  # what other members of the group sent back
+    consumer.subscribe(retry_topic(group))  # messages that other members of the group sent back
     taken = 0
     with consumer:
         while not count or taken < count:
             most = min(POLL_MOST, count - taken) if count else POLL_MOST
             messages = consumer.poll(timeout_s=60.0, max_messages=most)
-            # What raises here leaves all of this poll uncommitted: it comes again.
+            # An error here leaves all of this poll uncommitted: it comes again.
             for message in messages:
                 _print_message(message, as_json)
             sys.stdout.flush()

@@ -122,7 +122,7 @@ class NodeLog(logging.StreamHandler[TextIO]):
         path, bytes_max, _ = self._settings
         if path is None or os.fstat(_STREAMS[-1]).st_size < bytes_max:
             return
-        # Whatever fails, the streams lead to a file that is there: the next line tries again.
+        # After any failure the streams lead to a file that exists: the next line tries again.
         with contextlib.suppress(OSError):
             self._rotate(path)
 

@@ -183,7 +183,7 @@ def _warn_of_readers(root: str) -> None:
 
 
 def _ballot(settings: Any, runtime: Any) -> Any:
-    """What a broker that is given an etcd elects with; None without one."""
+    """The parts that a broker with an etcd uses for elections; None without one."""
     if not settings.etcd_endpoints:
         return None
     from saturnmq.broker.etcd.client import EtcdAccess, GrpcEtcd

@@ -1,5 +1,5 @@
-"""What the commands share: options that exist everywhere, tables, JSON, progress bars and the way
-errors end.
+"""The parts that all commands share: options that exist everywhere, tables, JSON, progress bars and
+the way errors end.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def addresses(text: str) -> list[str]:
 
 
 def shared_secret() -> dict[str, Any]:
-    """What an Admin is told of the secret of the brokers; an option would be in the list of
+    """The brokers' secret for an Admin; an option would be in the list of
     processes."""
     from saturnmq.protocol.signing import Signing
 

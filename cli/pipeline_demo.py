@@ -4,8 +4,9 @@ Sent to a local cluster, archived to Parquet exactly-once, mean delays per airpo
 computed from the archive in Spark SQL, sent to a topic by the exactly-once sink, read from there by
 the source and plotted. Then everything once more, which must add nothing.
 
-What is checked against what was not computed by the pipeline: rows and checksum of the archive
-against the file of departures itself, and the delays against those that plain Python makes of it.
+The demo checks results against values that the pipeline did not compute: rows and checksum of the
+archive against the file of departures itself, and the delays against those that plain Python makes
+of it.
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ class Pipeline:
         with self._step("comparing the archive with the file"):
             given, kept = self._sum_of_file(source), self._sum_of_archive()
         with self._step("computing mean delays in Spark SQL"):
-            means = self._means().cache()  # what is compared is what is sent
+            means = self._means().cache()  # the comparison uses the values that are sent
             computed = sorted(tuple(row) for row in means.collect())
         with self._step(f"writing them to {DELAYS}, exactly-once"):
             self._write(means)

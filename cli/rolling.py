@@ -43,7 +43,7 @@ class Upgrade:
         self._whole_s = whole_s
         self._brokers = [node for node in cluster.nodes if node.broker_name]
         self._groups = sorted({node.broker_name or "" for node in self._brokers})
-        self.leaders: dict[str, str] = {}  # who led each group in the beginning
+        self.leaders: dict[str, str] = {}  # the master of each group at the beginning
 
     def check(self) -> list[str]:
         """The names of the nodes in their order; a LauncherError if one could not be spared."""
@@ -152,7 +152,7 @@ class Upgrade:
 
 
 def _missing(member: Replica | None, name: str) -> str:
-    """What a node of a group is not yet; empty if nothing is missing."""
+    """The conditions that a node of a group does not meet yet; empty if it meets all."""
     if member is None:
         return f"{name} is not registered"
     if member.error:

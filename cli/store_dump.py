@@ -1,4 +1,4 @@
-"""What `saturnmq store dump` prints: each record as a dictionary for programs and as a line for
+"""The output of `saturnmq store dump`: each record as a dictionary for programs and as a line for
 people.
 """
 
@@ -39,7 +39,7 @@ class DumpRecord(NamedTuple):
 
 
 class DumpSelection(NamedTuple):
-    """What to show; None = all."""
+    """The records to show; None = all."""
 
     begin: int | None = None
     end: int | None = None
@@ -230,7 +230,7 @@ def _index_item(name: str, number: int, begin: int, item: tuple[int, int, int, i
 
 
 def summary(disk: Disk, root: str, sizes: Sizes) -> dict[str, Any]:
-    """What lies in the directory, without reading any of the messages."""
+    """Summarise the directory without reading any message."""
     log = open_log(disk, root, sizes)
     queues = list(_queues(disk, root, found_sizes(disk, root, sizes)))
     index = [e for e in disk.list(posixpath.join(root, "index")) if e.name.isdigit()]

@@ -1,5 +1,5 @@
-"""What `saturnmq store restore-truncated` does: reads side files of truncations, asks the cluster
-which of their messages are still wanted, tells it, and sends those.
+"""The command `saturnmq store restore-truncated`: it reads side files of truncations, asks the
+cluster which of their messages are still wanted, tells it, and sends those.
 
 The files are read three times, and only read: each is checked, then the copies of each message are
 compared (a consumer that gave one back, or a delay, left several), then its messages are judged,
@@ -94,7 +94,7 @@ class RestoreTally:
 
 @dataclass
 class FileReport:
-    """What was found in one file, and what became of it."""
+    """The messages found in one file, and their fate."""
 
     side: Truncated
     damage: list[Finding]
@@ -185,7 +185,7 @@ class Restoration:
         return lambda here, _: progress(done + here, total)
 
     def _messages(self, number: int) -> Iterator[tuple[ReceivedMessage, Purpose | RestoreVerdict]]:
-        """What of a file is looked at."""
+        """The part of a file that is examined."""
         files = SideFile(self._disk, self.files[number].side, self._sizes.segment_bytes)
         group_end = 0
         try:

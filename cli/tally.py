@@ -1,4 +1,4 @@
-"""What the main job counts: pure, so that a test can lie to it and see that it notices.
+"""The counts of the main job: pure, so that a test can lie to it and see that it notices.
 
 Every departure has a number, its place in the file. A departure is lost when it was acknowledged
 and a group that wants it never got it. Order is per aircraft: the first delivery of a departure
@@ -29,7 +29,7 @@ class LongestGap:
 
 @dataclass
 class GroupTally:
-    """What one consumer group got."""
+    """The messages that one consumer group got."""
 
     name: str
     origins: frozenset[str] | None  # None = all
@@ -77,7 +77,7 @@ class GroupTally:
 
 @dataclass
 class Sends:
-    """What the producer sent and was promised."""
+    """The messages that the producer sent, and their acknowledgements."""
 
     total: int
     acked: bytearray = field(init=False)

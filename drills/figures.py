@@ -26,7 +26,7 @@ def memory_mb(pid: int, which: str = MOST) -> int:
 
 
 async def runtime_information(runtime: Runtime, address: str, timeout_s: float) -> dict[str, Any]:
-    """What a broker or a nameserver says of itself. SaturnError: it does not."""
+    """The figures that a broker or a nameserver reports of itself. SaturnError: it does not."""
     request = Command.request(RequestCode.GET_BROKER_RUNTIME_INFO)
     reply = await ask_once(runtime, address, request, timeout_s)
     return checked.table(checked.document(reply.body), "table")

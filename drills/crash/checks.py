@@ -52,7 +52,7 @@ class Checker:
     made: Counter[str] = field(default_factory=Counter)
 
     def store(self, disk: SimDisk, store: MessageStore, expected: Expected) -> list[str]:
-        """What is wrong with a store that was just opened on `disk`."""
+        """The faults of a store that was just opened on `disk`."""
         found = self._log(store, expected)
         if not found:
             end = store.watermarks.appended
@@ -109,7 +109,7 @@ class Checker:
         return []
 
     def _side_file(self, disk: SimDisk, end: int, expected: Expected) -> list[str]:
-        """What a truncation has begun to cut off is on the platters, in a file of its own."""
+        """The bytes that a truncation has begun to cut off are on the platters, in a side file."""
         if end >= expected.uncut:
             return []
         self.made["I7"] += 1

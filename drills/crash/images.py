@@ -56,7 +56,7 @@ def open_store(config: StoreConfig, disk: SimDisk, clock: ImageClock) -> Message
 
 
 def crash(disk: SimDisk, outcome: str, rng: random.Random, report: CrashReport) -> SimDisk:
-    """What the next process finds on `disk` after this crash."""
+    """The content of `disk` that the next process finds after this crash."""
     if outcome == KILL:
         report.faults["process killed"] += 1
         return disk.kill_image(rng)

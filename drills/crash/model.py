@@ -1,4 +1,5 @@
-"""What a recovered store is compared with: the log as it was meant, and all that follows from it.
+"""The model that a recovered store is compared with: the log as it was meant, and all that follows
+from it.
 
 The model sees every write to the CommitLog before the disk does, parses it with the reference
 codec, and derives queue entries and index items by itself. A log that recovery left must then be
@@ -47,8 +48,8 @@ class Model:
         self.segment_bytes = segment_bytes
         self.log = bytearray()
         self.start = 0
-        self.flushed = 0  # what a power loss must leave
-        self.appended = 0  # what the death of the process must leave
+        self.flushed = 0  # the log that a power loss must leave
+        self.appended = 0  # the log that the death of the process must leave
         self.starts: list[int] = []  # of frames
         self.ends: list[int] = [0]  # places where the log may end, none of them inside a group
         self.groups: list[tuple[int, int]] = []  # the marker's start, the group's end

@@ -1,4 +1,4 @@
-"""What one life of a store is made of: sizes, operations and faults, all drawn from its seed.
+"""The plan of one life of a store: sizes, operations and faults, all drawn from its seed.
 
 Swarm testing: each seed leaves out some operations and faults altogether and exaggerates others, so
 that rare mixes meet often. Segments are tiny: everything rolls all the time.

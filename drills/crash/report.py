@@ -1,4 +1,4 @@
-"""What a crash drill did and found."""
+"""The report of a crash drill."""
 
 from __future__ import annotations
 

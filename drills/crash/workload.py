@@ -484,7 +484,7 @@ class StoreWorkload:
                 at += frame.size
 
     def _truncate(self) -> None:
-        """What a slave does when its master's log is another one."""
+        """Act as a slave whose master has another log."""
         if self.store.failed is not None or self._fault:
             return
         ends = self._model.ends

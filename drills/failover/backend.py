@@ -1,4 +1,4 @@
-"""What a drill asks of a cluster, whatever its nodes are: processes of this machine
+"""The requests of a drill to a cluster, whatever its nodes are: processes of this machine
 (`processes.py`) or containers (`compose.py`).
 
 Every method blocks until the thing is done and is called on a thread beside the event loop. A
@@ -52,8 +52,8 @@ class DrillNode:
 
 @dataclass
 class BackendNeeds:
-    """What a drill wants of a backend; `features` are the kinds of faults that it will make, and
-    "etcd": groups elect their masters, through an etcd of ETCDS members."""
+    """The requirements of a drill on a backend; `features` are the kinds of faults that it will
+    make, and "etcd": groups elect their masters, through an etcd of ETCDS members."""
 
     directory: Path
     masters: int = 2

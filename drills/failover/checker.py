@@ -32,7 +32,7 @@ _EXAMPLES = 5
 
 @dataclass
 class Aftermath:
-    """What was found when the cluster had stopped."""
+    """The state of the cluster after it stopped."""
 
     stored: Mapping[Place, str] | None = None  # the masters' logs, None if nobody looked
     saved: frozenset[str] = frozenset()  # values in the side files of truncations
@@ -43,7 +43,7 @@ class Aftermath:
 
 @dataclass
 class ModePromise:
-    """What the drill's mode promises."""
+    """The promises of the drill's mode."""
 
     may_lose: bool = False  # by a promotion without hand-over
     may_lose_s: float = inf  # no longer than so was it acknowledged
@@ -133,7 +133,7 @@ class _HistoryCheck:
         counts["sent"] = len(self.invoked)
         counts["acknowledged"] = len(self.acked)
         counts["refused"] = len(self.failed)
-        # What nobody answered before the end is as unknown as a time-out.
+        # A request without an answer at the end is as unknown as a time-out.
         answered = len(self.acked) + len(self.failed)
         counts["unknown"] = len(self.invoked) - answered
         if not self.acked:
@@ -278,7 +278,7 @@ class _HistoryCheck:
     # -- I9 ---
 
     def _dirty_reads(self, stored: Mapping[Place, str]) -> None:
-        """What was handed out stays in the log."""
+        """Messages that were handed out stay in the log."""
         gone = [
             f"{group} got {event.value} at {_place(event)}"
             for group, events in self.deliveries.items()

@@ -96,7 +96,7 @@ class Clocks:
             raise DrillUnavailable(f"{compiler} failed: {done.stderr.decode(errors='replace')}")
 
     def prefix(self, name: str) -> list[str]:
-        """What a command line begins with to run on the node's clock."""
+        """The prefix of a command line that makes it run on the node's clock."""
         return ["env", f"LD_PRELOAD={self._library}", f"{_VARIABLE}={self._directory / name}"]
 
     def shift(self, name: str, seconds: float) -> None:

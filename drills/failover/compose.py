@@ -372,7 +372,7 @@ def _status(*command: str) -> int:
 
 
 def _run(*command: str, environment: Mapping[str, str] | None = None) -> str:
-    """What the command prints; LauncherError with its last words when it fails."""
+    """The output of the command; LauncherError with its last words when it fails."""
     done = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

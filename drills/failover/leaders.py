@@ -1,4 +1,4 @@
-"""Who leads each group now, as its nodes themselves say."""
+"""The present master of each group, according to its nodes."""
 
 from __future__ import annotations
 

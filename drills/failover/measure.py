@@ -1,4 +1,5 @@
-"""What a drill measured, from its history: rates, latencies, and how long faults were felt. Pure.
+"""The measurements of a drill, from its history: rates, latencies, and how long faults were felt.
+Pure.
 
 For each fault, until the next one:
 
@@ -57,7 +58,7 @@ class Timeline:
 
 
 def timeline(history: History) -> Timeline:
-    """What the plot shows."""
+    """The data of the plot."""
     bins = int(max((event.at for event in history.events), default=0.0) / BIN_S) + 1
     line = Timeline([0] * bins, [0] * bins)
     latencies: list[list[float]] = [[] for _ in range(bins)]

@@ -53,7 +53,7 @@ class Network:
         self._made: list[str] = []
 
     def prefix(self, name: str) -> list[str]:
-        """What a command line begins with to run in the node's namespace."""
+        """The prefix of a command line that makes it run in the node's namespace."""
         return ["nsenter", f"--net=/run/netns/{self._spaces[name]}", "--"]
 
     def make(self) -> None:

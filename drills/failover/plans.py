@@ -1,4 +1,4 @@
-"""The drills: which faults are made when. What is drawn is drawn from the seed."""
+"""The drills: which faults are made when. All random values are drawn from the seed."""
 
 from __future__ import annotations
 

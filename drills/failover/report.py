@@ -1,4 +1,4 @@
-"""What a drill did, found and measured: as a value, as JSON, as lines for people."""
+"""The report of a drill: as a value, as JSON, as lines for people."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ HISTORY_FILE, CHORES_FILE = "history.jsonl", "chores.jsonl"
 
 @dataclass(frozen=True)
 class Mode:
-    """What an acknowledgement waits for."""
+    """The condition that an acknowledgement waits for."""
 
     name: str
     flush: str

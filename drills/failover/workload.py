@@ -245,7 +245,7 @@ class Workload:
                 await asyncio.sleep(READ_PAUSE_S)
 
     async def _sample_commits(self) -> None:
-        """What the brokers hold as committed; nothing while they cannot be asked."""
+        """Sample the committed offsets of the brokers; skip while they cannot be asked."""
         while True:
             await asyncio.sleep(SAMPLE_S)
             await self.sample_commits()

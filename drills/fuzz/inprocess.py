@@ -26,7 +26,7 @@ SHOWN = 1_000  # characters of a violation
 
 
 class Violation(Exception):
-    """What the code under test should not have done."""
+    """An error that the code under test should not have raised."""
 
 
 class Hangs(Exception):
@@ -34,7 +34,7 @@ class Hangs(Exception):
 
 
 class FuzzTarget(Protocol):
-    """What is fuzzed."""
+    """The target of a fuzz run."""
 
     def turn(self, rng: random.Random) -> list[str]:
         """How each input ended that the code under test has looked at."""

@@ -48,13 +48,13 @@ BOMBS = 0.001  # of the bodies that are spoiled: to unpack one takes a tenth of 
 
 
 class Truth:
-    """What servers have answered, by server and request code."""
+    """The answers of servers, by server and request code."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, int], list[tuple[Mapping[str, str], Command]]] = {}
 
     def note(self, server: str, request: Command, told: Command) -> None:
-        """What `server` has answered."""
+        """The answers of `server`."""
         key = server, request.code
         self._told.setdefault(key, []).append((dict(request.ext), told))
 
@@ -278,7 +278,7 @@ def _frame(rng: random.Random, body: bytes, sys_flag: int) -> bytes:
 
 @cache
 def _bomb(kind: int, size: int) -> bytes:
-    """What unpacks to so many zeros."""
+    """Compressed bytes that unpack to so many zeros."""
     count, rest = divmod(size, _PIECE)
     pieces = [bytes(_PIECE)] * count + [bytes(rest)]
     packer: Any

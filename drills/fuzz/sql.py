@@ -117,7 +117,7 @@ def _condition(rng: random.Random, depth: int) -> Tree:
 
 
 def _pair(rng: random.Random, depth: int) -> tuple[Tree, Tree]:
-    """What can be compared by = and <>."""
+    """Operands that = and <> can compare."""
     while True:
         left, right = _anything(rng, depth), _anything(rng, depth)
         if ("word", "NULL") in (left, right):

@@ -36,7 +36,7 @@ _FOPEN_DIRECT_IO = 1
 
 
 class BlockDevice(Protocol):
-    """What the file does; any call may raise OSError."""
+    """The operations of the file; any call may raise OSError."""
 
     size: int
 

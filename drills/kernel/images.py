@@ -1,4 +1,4 @@
-"""What the log held while the broker lived, and whether an image of its disk is a true past of it.
+"""The log's content while the broker lived, and whether an image of its disk is a true past of it.
 
 The log of the broker that lived is read once, every frame with its checksums. After a power cut an
 image must hold a prefix of it, byte for byte, that ends between two frames (I2, I4), queues that
@@ -121,7 +121,7 @@ class PowerCut:
 
 @dataclass
 class ImageVerdict:
-    """What an image holds and what is wrong with it."""
+    """The content of an image, and its faults."""
 
     end: int = 0
     loss: ImageLoss = field(default_factory=ImageLoss)

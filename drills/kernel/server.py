@@ -41,13 +41,13 @@ class SaturnServer:
         self.cluster.down()
 
     def status(self) -> dict[str, str]:
-        """What the broker tells of itself."""
+        """The broker's report of itself."""
         with Admin(self.nameservers) as admin:
             found: dict[str, str] = admin.broker_status(self.cluster.node(BROKER).address)
         return found
 
     def printed(self) -> str:
-        """What the broker wrote to its log."""
+        """The text of the broker's log."""
         return (Path(self.cluster.node(BROKER).data) / LOG_FILE).read_text(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""What came out of the pipeline's jobs against what was put in. Pure.
+"""The account of the pipeline's jobs: their output against their input. Pure.
 
 Bodies are unique, so a body says where its message lay. The archive must hold each queue as it is;
 a topic that was written to must hold each message once, and those of one source queue in their

@@ -1,4 +1,4 @@
-"""What lies in the stores when a simulated run is over.
+"""The content of the stores when a simulated run is over.
 
 I7: the logs of a group are equal, byte by byte. I8: what is derived from a log is what a rebuild
 would give (`store/inspect/verify.py`). And which values lie where, for the verdict.

@@ -1,4 +1,4 @@
-"""What a mode may lose (docs/guarantees.md 2).
+"""The losses that a mode allows (docs/guarantees.md 2).
 
 What was promised with `copies` copies may be gone only if
 - that many machines lost what they had not synced before they can have synced it (never with

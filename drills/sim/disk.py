@@ -238,7 +238,7 @@ class SimDisk:
         return self._names.durable_paths(directory)
 
     def content(self, path: str) -> bytes:
-        """What a reader of the file sees, also while the machine is off."""
+        """The content that a reader of the file sees, also while the machine is off."""
         return bytes(self._find(path).current)
 
     def platters(self, path: str) -> bytes:

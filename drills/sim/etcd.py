@@ -193,7 +193,7 @@ class SimEtcd:
         self._told: dict[str, int] = {}  # by key: the newest change that was read
 
     async def _ask(self, act: Callable[[], T]) -> T:
-        """What the store answers. It may have done what it is not heard of."""
+        """The answer of the store. It may have done what it is not heard of."""
         asked_at = self._runtime.monotonic()
         await self._trip(self._runtime.name, ETCD, asked_at)
         self._store.end_leases()

@@ -1,4 +1,4 @@
-"""What happens to the etcd of a simulated cluster: away, out of reach, slow, wrong credentials,
+"""The faults of a simulated cluster's etcd: away, out of reach, slow, wrong credentials,
 compacted, restored from an older backup.
 
 A restored etcd names masters, and who is in sync, of before. Nodes that it had told more refuse it

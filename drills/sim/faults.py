@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated cluster, and the operator who acts on it.
+"""The faults of a simulated cluster, and the operator who acts on it.
 
 Faults overlap; a broker's process has at most one of them at a time. Each ends by itself, at the
 latest when the time for faults is over: then everything is healed and every machine runs.

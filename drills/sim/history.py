@@ -1,4 +1,4 @@
-"""What the clients of a simulated cluster were promised and what they were handed.
+"""The acknowledgements and deliveries that the clients of a simulated cluster got.
 
 Every message carries a unique value, `lane/counter.attempt`: a lane is one sender that waits for
 each answer before it sends on. A lane is bound to one queue, or it leaves the choice to the

@@ -41,7 +41,7 @@ class Span:
 
 @dataclass
 class World:
-    """What all machines of one run share."""
+    """The parts that all machines of one run share."""
 
     seed: int
     loop: SimLoop
@@ -60,7 +60,7 @@ class World:
 
 @dataclass
 class Past:
-    """What happened to a broker's machine, in virtual seconds."""
+    """The events of a broker's machine, in virtual seconds."""
 
     # Within these spans a part of what was not synced may have been lost.
     losses: list[Span] = field(default_factory=list)

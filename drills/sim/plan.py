@@ -1,4 +1,4 @@
-"""What one simulated cluster is made of: nodes, modes, sizes, load and faults, drawn from its seed.
+"""The plan of one simulated cluster: nodes, modes, sizes, load and faults, drawn from its seed.
 
 Swarm testing: each seed leaves out some kinds of fault altogether and exaggerates others, so that
 rare mixes meet often. Segments and transfers are tiny: everything rolls and splits all the time.

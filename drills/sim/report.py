@@ -1,4 +1,4 @@
-"""What simulated runs did and found."""
+"""The report of simulated runs."""
 
 from __future__ import annotations
 

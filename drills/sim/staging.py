@@ -167,7 +167,7 @@ class Sinks(ClientMachine):
         return problems
 
     def missing(self, values: Container[str]) -> list[tuple[PartitionKey, Acknowledged]]:
-        """What was acknowledged and is not there."""
+        """The acknowledged partitions of which rows are missing."""
         return [
             (key, acknowledged)
             for key, acknowledged in self.acknowledged.items()

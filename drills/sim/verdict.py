@@ -4,7 +4,7 @@ By their names in docs/guarantees.md 3: I1 no acknowledged loss, I2 no phantom a
 rejected means never, I4 one message per (queue, offset), I5 order, I6 offsets, I12 liveness; I7 and
 I8 are compared on the disks (`aftermath.py`).
 
-What a mode may lose is `allowance.py`'s.
+`allowance.py` says which losses a mode allows.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Verdict:
         self._add(f"I3 rejected, but delivered to {group}", refused)
 
     def _sent_back(self) -> None:
-        """What a listener asked for once more came once more. When the broker heard of that is
+        """Messages that a listener asked for again came again. When the broker heard of that is
         not known, so any loss within some seconds may be to blame.
         """
         missing = [
@@ -153,7 +153,7 @@ class Verdict:
         self._add("I1 sent back by its listener, and never delivered again", missing)
 
     def _places(self, group: str) -> None:
-        """What a consumer saw at a place stays there, unless it may be lost."""
+        """A message that a consumer saw at a place stays there, unless it may be lost."""
         changed = []
         checked: set[tuple[Place, str]] = set()
         for delivery in self._e.history.deliveries[group]:

@@ -1,4 +1,5 @@
-"""What operators, clocks and applications do in a simulated cluster, one module each."""
+"""The scenes: actions of operators, clocks and applications in a simulated cluster, one module
+each."""
 
 from saturnmq.drills.sim.scenes.delaying import ClockSteps, Delaying
 from saturnmq.drills.sim.scenes.growing import Growing

@@ -75,7 +75,7 @@ class SceneConsumer(ClientMachine):
 
 
 class Scene:
-    """What every scene has. `number` gives its machines their network."""
+    """The base of all scenes. `number` gives its machines their network."""
 
     topic: ClassVar[str]
     group: ClassVar[str]
@@ -112,7 +112,7 @@ class Scene:
         return {}
 
     def waits_for(self) -> str:
-        """What has still to come; empty if nothing."""
+        """The events that are still to come; empty if none are."""
         if not all(lane.done() for lane in self.lanes):
             return "sends"
         seen = self.history.first_seen[self.group]
@@ -260,12 +260,12 @@ class Scene:
         await self.order_everywhere(lambda: create(self.topic, queues=queues), knows)
 
     def stored_at(self, node: SimBroker, topic: str = "") -> Iterator[tuple[Place, str | None]]:
-        """What a node has of the topic."""
+        """The topic's messages on a node."""
         if node.serving is not None:
             yield from aftermath.stored(node.serving.store, node.group, topic=topic or self.topic)
 
     def stored(self, topic: str = "") -> dict[Place, str]:
-        """What the masters have of the topic."""
+        """The topic's messages on the masters."""
         return {
             place: value or "?"
             for group in self.cluster.groups
