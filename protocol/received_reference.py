@@ -201,7 +201,7 @@ class ReceivedMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """How often the message was given back and delivered again."""
+        """The number of times that the message was sent back and delivered again."""
         return self._at(">i", self._after_hosts(72))
 
     @property

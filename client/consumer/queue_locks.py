@@ -97,7 +97,7 @@ class QueueLocks:
         held.wake()
 
     async def acquire(self, queues: Sequence[MessageQueue]) -> set[MessageQueue]:
-        """Those of `queues` whose lock the masters granted."""
+        """The members of `queues` whose lock the masters granted."""
         granted, _ = await self._ask(queues)
         return granted
 
@@ -106,7 +106,7 @@ class QueueLocks:
         queues: Sequence[MessageQueue],
         is_wanted: Callable[[MessageQueue], bool] = lambda _: True,
     ) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """Those of `queues` whose lock the masters granted, and those that they refused."""
+        """The members of `queues` whose lock the masters granted, and those that they refused."""
         granted: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
         for name, listed in _by_broker(queues):

@@ -38,7 +38,7 @@ class SendResult:
 
     @property
     def status(self) -> SendStatus:
-        """How safe the message was when the broker answered."""
+        """The safety of the message when the broker answered."""
         return self.batch.status
 
     @property
