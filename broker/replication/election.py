@@ -1,8 +1,8 @@
 """The rules of election: who may make itself the master of its group. Pure: no I/O, no clock.
 
-An election changes only who promotes. What makes a promotion safe is `client/admin/promotion.py`:
-members are fenced before one of them leads, and enough of them must answer. Here is decided who
-starts one, and how long a master may acknowledge without asking anybody.
+An election changes only who promotes. `client/admin/promotion.py` makes a promotion safe: members
+are fenced before one of them leads, and enough of them must answer. Here is decided who starts one,
+and how long a master may acknowledge without asking anybody.
 
 etcd holds two keys for each group, below /saturnmq/CLUSTER/GROUP/:
 
@@ -86,7 +86,7 @@ GIVEN_MAX = EPOCH_MAX - 2 * TERM  # a promotion in the next term can be counted
 
 @dataclass(frozen=True, slots=True)
 class GroupRecord:
-    """What etcd keeps of a group."""
+    """The record that etcd keeps of a group."""
 
     identity: str
     master: str  # its address; the node of broker id 0
@@ -152,7 +152,7 @@ def addresses(document: Mapping[str, Any], name: str) -> frozenset[str]:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What this node is, now."""
+    """The present state of this node."""
 
     leads: bool = False
     follows: bool = False  # it is a slave
@@ -200,7 +200,7 @@ class Revoke:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What came of it the next read shows."""
+    """A transaction on etcd; the next read shows its outcome."""
 
     guards: tuple[Guard, ...]
     writes: tuple[Put, ...]
@@ -238,7 +238,7 @@ Instruction = Read | Grant | Renew | Revoke | Commit | Poll | Campaign | Follow
 
 @dataclass
 class Memory:
-    """What a node knows of its etcd, through restarts as well (`config/election.json`)."""
+    """A node's notes about its etcd, kept through restarts (`config/election.json`)."""
 
     cluster: int = 0
     revision: int = 0
@@ -319,7 +319,7 @@ class Election:
         self._opposed = ""  # why the last poll was against it
         self._stopped = False
 
-    # what came of the instructions
+    # the outcome of the instructions
 
     def saw(self, snapshot: Snapshot, now: float) -> None:
         """The answer to a read that was sent at `now`."""
@@ -396,7 +396,7 @@ class Election:
 
     @property
     def _is_holder(self) -> bool:
-        """By what was read last."""
+        """Whether this node held the key at the last read."""
         held, lease = self._holder, self._lease
         return held is not None and lease is not None and held.lease == lease.id
 
@@ -417,7 +417,7 @@ class Election:
         return self._until if mine and self._is_holder and not self.refused else 0.0
 
     def members(self) -> frozenset[str]:
-        """Who belongs to the group, as the record has it."""
+        """The members of the group, according to the record."""
         record = self.record
         if record is None:
             return frozenset()
@@ -431,8 +431,8 @@ class Election:
         return (self.memory.members or self._first) - {self._me}
 
     def witnesses(self, now: float, facts: Facts) -> frozenset[str]:
-        """Who must have a message before this master acknowledges it, beside those that the ack
-        mode asks for."""
+        """The nodes that must have a message before this master acknowledges it, beside those that
+        the ack mode asks for."""
         if self.holds(now, facts) or (facts.required > 1 and not self._unclean):
             return frozenset()
         record = self.record
@@ -483,7 +483,7 @@ class Election:
     # the step
 
     def step(self, now: float, facts: Facts) -> Instruction | None:
-        """What to do next; None: look again a moment later."""
+        """The next action; None: look again a moment later."""
         if self._stopped:
             return None
         lease, wants_lease = self._lease, facts.leads or self.campaigning
@@ -587,7 +587,7 @@ class Election:
         )
 
     def _claimed(self, facts: Facts) -> str:
-        """Who may lead in a higher epoch than this master; empty: nobody."""
+        """The nodes that may lead in a higher epoch than this master; empty: none."""
         claims = self.record.claims if self.record is not None else {}
         above = [who for who, epoch in claims.items() if epoch > facts.term and who != self._me]
         return ", ".join(sorted(above))

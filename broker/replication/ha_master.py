@@ -58,7 +58,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.link = next(master.links)
         self.ours: bool | None = None  # the dialect; None before the first bytes
         self.greeted = False
-        self.join: Join | None = None  # what a slave of ours said of itself
+        self.join: Join | None = None  # the introduction of one of our slaves
         self.is_named = False  # this node's file says that it belongs to the group
         self.next: int | None = None  # first byte not sent yet; None before it is known
         self.reported = ha.SlaveReport(-1)
@@ -239,13 +239,13 @@ class SlaveConnection(asyncio.BufferedProtocol):
 
     @property
     def have(self) -> int:
-        """What counts as replicated here."""
+        """The end of the log that counts as replicated here."""
         if self.ours and self._master.waits_for_flush:
             return self.reported.flushed
         return self.reported.appended
 
     def _count(self) -> None:
-        """What it has reported."""
+        """Count the position that the slave has reported."""
         if self.reported.appended >= 0:
             end, now = self._master.watermarks.appended, self._master.now()
             self.lag.report(self.reported.appended, end, now)
@@ -547,7 +547,7 @@ class HaMaster:
         return frozenset(c.name for c in self._named())
 
     def had_by(self, addresses: frozenset[str]) -> int:
-        """What each of these slaves has reported."""
+        """The position that all of these slaves have reported."""
         have = {c.name: c.have for c in self._named()}
         return min((have.get(address, 0) for address in addresses), default=0)
 
@@ -556,7 +556,7 @@ class HaMaster:
         return [c for c in self.connections if c.is_replica and c.is_named and c.join is not None]
 
     def recount(self) -> None:
-        """What enough slaves have reported is `replicated`; it never falls."""
+        """Advance `replicated` to the position that enough slaves have reported; it never falls."""
         role = self._c.role
         replicas = [c for c in self.connections if c.is_replica]
         for connection in replicas:
@@ -566,7 +566,7 @@ class HaMaster:
             self._on_replicated()
         needed = role.required - 1
         if needed <= 0 or role.state not in (State.MASTER, State.FENCED):
-            return  # what a fenced master still had to acknowledge may become so
+            return  # a fenced master counts on: sends that wait may still be acknowledged
         counting = [c for c in replicas if c.is_named and self._counts(c)]
         if self._c.config.all_ack:
             needed = max(needed, sum(c.lag.in_sync for c in counting))

@@ -55,7 +55,7 @@ LOOK_S = 1.0  # between two questions who the master is, while it cannot be foll
 
 
 class Follower(Protocol):
-    """Who owns a connection to a master, and the log its bytes go to."""
+    """The owner of a connection to a master, and of the log that its bytes go to."""
 
     def now(self) -> float: ...
 
@@ -231,7 +231,7 @@ class HaSlave:
         self.refused = ""  # why the master does not take this node
         self._waits = ""  # who it dialled does not lead
         self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
-        self._target = 0  # what was confirmed when it joined
+        self._target = 0  # the confirmed position when it joined
         self.knows_confirmed = False  # a master of ours has said since the start
         self._hello: Hello  # the newest
         self._wake = asyncio.Event()
@@ -312,7 +312,7 @@ class HaSlave:
             connection.report(report)
 
     def apply_group_info(self, group: dict[str, Any]) -> None:
-        """Who belongs to the group, and how many copies an acknowledgement waits for."""
+        """Take the group's members and the copies that an acknowledgement waits for."""
         self.tell(e.GroupTold(*read_group(group)))
 
     # joining a master of ours

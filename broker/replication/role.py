@@ -44,7 +44,7 @@ Kept = dict[str, Any]  # a role as it was
 
 
 class State(Enum):
-    """What a node does with writes, and why."""
+    """The part of a node: whether it takes writes, and why."""
 
     UNSURE = "asks whether it still is the master"
     RECOVERING = "waits for slaves that may have what it lacks"
@@ -68,15 +68,15 @@ class Role(Saveable):
         self.floor = 0
         self._floor_noted, self._floor_at = 0, 0.0
         self.forced: list[int] = []
-        self.lacks = ""  # what this node once had and has no more
+        self.lacks = ""  # the part of the log that this node has lost
         self.required = config.replicas_required
         self.replicas: dict[int, str] = {}
         self.caught_up = False
         self.state = State.SLAVE if config.is_slave else State.UNSURE
-        self.why = ""  # what is special about this state, for status and refusals
+        self.why = ""  # the special condition of this state, for status and refusals
         self.alive_at = 0.0  # when the loop was last seen turning
         self.leads_since_start = False  # the log is what it was when this process became master
-        self.next_state = State.MASTER  # what UNSURE becomes when nobody objects
+        self.next_state = State.MASTER  # the role that follows UNSURE when nobody objects
 
     # what it is
 
@@ -142,7 +142,7 @@ class Role(Saveable):
             self.note_floor()
 
     def keep(self) -> Kept:
-        """What `take_back` restores."""
+        """The values that `take_back` restores."""
         return dict(vars(self), replicas=dict(self.replicas), forced=list(self.forced))
 
     def take_back(self, kept: Kept, tried: int) -> None:
@@ -242,7 +242,7 @@ class Role(Saveable):
             self.mark_dirty()
 
     def apply_group_info(self, required: int, replicas: Mapping[int, str]) -> None:
-        """What the master says of its group: a slave that is promoted goes on with it."""
+        """Apply the master's report of its group: a slave that is promoted goes on with it."""
         if (required, dict(replicas)) != (self.required, self.replicas):
             self.required, self.replicas = required, dict(replicas)
             self.mark_dirty()
