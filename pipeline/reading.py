@@ -1,5 +1,5 @@
-"""What reading a range has to see to wherever the frames come from: what they are decoded to, and
-that every message of the range was given or its loss told."""
+"""Reading a range from any place: it decodes the frames, and checks that it gave every message of
+the range or reported its loss."""
 
 from __future__ import annotations
 

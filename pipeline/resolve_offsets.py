@@ -1,4 +1,4 @@
-"""Which queues a read is about, and at which offsets it begins and ends.
+"""Resolve the options of a read to its queues, and to the offsets at which it begins and ends.
 
 `Access` answers for the values that the options leave open: names of topics, bounds of queues,
 offsets at a time, a group's offsets. An impossible option is a ConfigError that says what to
@@ -73,7 +73,7 @@ def _matching(topics: Iterable[str], pattern: str) -> list[str]:
 def starting(
     access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds], default: str
 ) -> Offsets:
-    """Where to begin in each queue."""
+    """The offset at which the read begins in each queue."""
     position = options.starting or Position(word=default, option="startingOffsets")
     found = _resolve(access, options, position, bounds)
     for queue, (low, _) in bounds.items():
@@ -86,7 +86,7 @@ def starting(
 def ending(
     access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds]
 ) -> Offsets:
-    """Where to end in each queue, the first offset that is not read."""
+    """The end of the read in each queue: the first offset that is not read."""
     position = options.ending or Position(word=LATEST, option="endingOffsets")
     return _resolve(access, options, position, bounds)
 

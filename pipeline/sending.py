@@ -1,8 +1,8 @@
 """Chunks on their way to the brokers, at least once each.
 
-What sends is the client's own producer (saturnmq.client), which is given whole batches: where a
-chunk goes, what is tried again and for how long, and who serves after a fail-over, is decided there
-as for any producer. The thread of the task encodes while the producer's loop sends.
+The client's own producer (saturnmq.client) sends them, in whole batches. As for any producer, it
+decides where a chunk goes, which errors are tried again and for how long, and which broker serves
+after a fail-over. The thread of the task encodes while the producer's loop sends.
 
 Producers outlive a task: the next one of this process, and the next epoch, find them connected.
 """

@@ -56,8 +56,8 @@ def beginning(first: int, low: int, in_memory: bool) -> int | None:
 def lost_from(
     c: Context, header: ReaderHeader, topic: str, queue_id: int, offset: int
 ) -> int | None:
-    """Where a consumer must go on whose offset is of messages that the group has lost; None if it
-    may stay."""
+    """The offset to which a consumer must go back if the group has lost the messages at its own;
+    None if it may stay."""
     if header.term in (None, NO_TERM, c.role.log_epoch):
         return None
     start = _parted_at(c, header.term, _told(header))

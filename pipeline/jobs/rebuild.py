@@ -346,7 +346,7 @@ def _build_index_file(part: _Slice, *, slots: int, items: int) -> None:
 
 
 def _sync_tree(root: str) -> None:
-    """Whoever puts the result into a store may rely on it."""
+    """Sync the result, so that a store may rely on it."""
     for directory, _, names in os.walk(root):
         for path in [*(os.path.join(directory, name) for name in names), directory]:
             fd = os.open(path, os.O_RDONLY)

@@ -25,7 +25,7 @@ _SIZE = struct.Struct(">i")
 
 @dataclass(slots=True)
 class Step:
-    """How far a step came; `status` as in `scan_frames`."""
+    """The progress of a step; `status` as in `scan_frames`."""
 
     next_offset: int
     status: str
@@ -65,7 +65,8 @@ class Reput:
         return step
 
     def frame_at_or_before(self, offset: int) -> int:
-        """Where the frame (or BLANK) begins that `offset` lies in; itself if one begins there."""
+        """The start of the frame (or BLANK) around `offset`; `offset` itself if one begins
+        there."""
         segment = self._log.series.find(offset)
         if segment is None:
             return offset

@@ -1,8 +1,8 @@
 """TransientStorePool: buffers of one segment each that appends go to before they reach the file.
 
 RocketMQ's option for disks whose page cache stalls writers (docs/internals/format.md 6.2): a send
-is acknowledged from memory that no file backs, and a commit every 200 ms writes it. What is not
-committed is gone with the process, also after a kill, so it is off by default. When all buffers
+is acknowledged from memory that no file backs, and a commit every 200 ms writes it. Uncommitted
+bytes are lost with the process, also after a kill, so it is off by default. When all buffers
 wait to be written, appends go to the file directly, or are refused with `fail_fast`.
 """
 
