@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from cluster_rig import check_loops
-from pages_rig import ROOT, Reader, blocks, same
+from pages_rig import ROOT, Reader, blocks, same, unseen
 
 HOW_TO = sorted((ROOT / "docs/how-to").glob("*.md"))
 PAGES = [ROOT / "README.md", ROOT / "docs/tutorial.md", *HOW_TO]
@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
     assert [block.wrong for block in blocks(page) if block.wrong] == []
+    assert unseen(page) == []
     with Reader(tmp_path) as reader:
         reader.follow(page)
     for cluster in tmp_path.rglob("cluster.json"):
@@ -37,6 +38,11 @@ def test_a_block_that_is_not_run_says_why(tmp_path: Path) -> None:
     assert [bool(text) for text in wrong] == [True, True, True]
     page = page_of(tmp_path, "<!-- not run: needs Docker -->\n```sh\nls\n```\n")
     assert [block.wrong for block in blocks(page)] == [""]
+
+
+def test_a_block_that_would_be_passed_over_is_noticed(tmp_path: Path) -> None:
+    text = "```sh\nls\n```\n\n- a point:\n\n    ```sh\n    ls\n    ```\n\n```text\n```\n"
+    assert unseen(page_of(tmp_path, text)) == [7, 9]
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,13 @@ def blocks(page: Path) -> Iterator[Block]:
         yield Block(kind, title, found["text"], mark, found.span("text"), line)
 
 
+def unseen(page: Path) -> list[int]:
+    """The lines of `page` that open or close a block which `blocks` does not find, as it finds none
+    that is indented."""
+    rest = _BLOCK.sub(lambda found: "\n" * found[0].count("\n"), page.read_text())
+    return [n for n, line in enumerate(rest.splitlines(), 1) if line.lstrip(" >").startswith("```")]
+
+
 def same(told: str, seen: str) -> bool:
     """Whether a page tells what was seen. `...` stands for anything. Ids, times, parts of a disk
     and numbers of three digits and more may differ, and how a table is drawn."""
