@@ -14,6 +14,7 @@ import os
 import posixpath
 import re
 from importlib import import_module
+from inspect import ismodule
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -30,7 +31,7 @@ PAGES = {
     "benchmarks/README.md": "benchmarks/README.md",
 }
 _LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
-_PUBLIC = re.compile(r"^::: (saturnmq(?:\.aio)?)\.([A-Z]\w+)$", re.M)
+_PUBLIC = re.compile(r"^::: (saturnmq(?:\.aio)?)\.(\w+)$", re.M)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -67,7 +68,9 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def _defined(public: re.Match[str]) -> str:
     os.environ["SATURNMQ_KERNELS"] = "python"
     found = getattr(import_module(public[1]), public[2])
-    return f"::: {found.__module__}.{found.__qualname__}"
+    return (
+        f"::: {found.__name__ if ismodule(found) else f'{found.__module__}.{found.__qualname__}'}"
+    )
 
 
 def _target(path: str, link: str) -> str:
