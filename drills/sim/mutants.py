@@ -253,7 +253,7 @@ _ALL: tuple[Mutant, ...] = (
         "group-seen-in-parts",
         "what is confirmed may end inside a group",
         "G1: consumers see a part of it while slaves report",
-        (Patch(MessageStore, "border", _itself),),
+        (Patch(MessageStore, "align_to_batch", _itself),),
     ),
     Mutant(
         "markers-forgotten",
