@@ -1,7 +1,7 @@
 """The JSON bodies of requests, each value checked against its type and its bounds.
 
-A body that is not what it should be raises InvalidParameter (29), which names the value and its
-bounds. What a table keeps of a body can be written as JSON again.
+A malformed body raises InvalidParameter (29), which names the value and its bounds. The parts of a
+body that a table keeps can be written as JSON again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import check_group
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, SubscriptionParseFailed
 
-GROUPS_MAX = 1_000  # that one client says it is of
-SUBSCRIPTIONS_MAX = 10_000  # of one of them
+GROUPS_MAX = 1_000  # that one client may belong to
+SUBSCRIPTIONS_MAX = 10_000  # of one group
 QUEUES_LOCKED_MAX = 100_000  # in one request
 RETRY_QUEUES_MAX = 1_024  # of one group
 TAGS_MAX = 10_000  # in one expression
@@ -37,7 +37,7 @@ Reading = Generator[None, None, R]
 
 @dataclass(frozen=True, slots=True)
 class Consumer:
-    """What a heartbeat says of one consumer group."""
+    """One consumer group in a heartbeat."""
 
     group: str
     consume_type: str
@@ -49,7 +49,7 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """HEART_BEAT 34. With `liveness_only` it says nothing of subscriptions."""
+    """HEART_BEAT 34. With `liveness_only` it carries no subscriptions."""
 
     client_id: str
     producer_groups: tuple[str, ...]
@@ -106,7 +106,7 @@ def document(request: Command) -> dict[str, Any]:
 
 @_refusing_in_steps
 def heartbeat(request: Command) -> Reading[Heartbeat]:
-    """Of a client."""
+    """Read the heartbeat of a client."""
     body = document(request)
     producers = checked.items(body, "producerDataSet", GROUPS_MAX)
     consumers = checked.items(body, "consumerDataSet", GROUPS_MAX)
@@ -129,7 +129,7 @@ def heartbeat(request: Command) -> Reading[Heartbeat]:
 
 
 def _each(read: Callable[[Any], R], items: Sequence[Any], size: int) -> Reading[list[R]]:
-    """Each item as it is read, so many in a step."""
+    """Read each item, `size` of them in a step."""
     found: list[R] = []
     for start in range(0, len(items), size):
         if start:
@@ -194,7 +194,7 @@ def subscription_to_check(
 
 @_refusing_in_steps
 def locks(request: Command) -> Reading[Locks]:
-    """Which queues somebody wants."""
+    """The queues that a client asks to lock or to unlock."""
     body = document(request)
     named = checked.items(body, "mqSet", QUEUES_LOCKED_MAX)
     yield
@@ -233,8 +233,9 @@ _NUMBERS = {
 
 
 def group_settings(data: Mapping[str, Any]) -> dict[str, Any]:
-    """RocketMQ's SubscriptionGroupConfig: what broker and consumers use of it within its bounds,
-    all other fields as they are. MalformedFrame: something is out of them."""
+    """RocketMQ's SubscriptionGroupConfig. The fields that broker and consumers use are checked
+    against their bounds; all other fields stay as they are. MalformedFrame: a field is out of its
+    bounds."""
     checked.as_json(data, "the settings")
     settings = {key: value for key, value in data.items() if value is not None}
     for name in _FLAGS:

@@ -1,11 +1,12 @@
 """The settings of a broker, each defined once: its name here, its RocketMQ key, its default.
 
 Sources, later ones winning: a TOML file or RocketMQ's `broker.conf` (Java properties), then
-`SATURNMQ_*` environment variables, then keyword arguments (the command line's flags). A key that
-means nothing is a `ConfigError` naming the nearest right one. A key of RocketMQ that is no setting
-of ours is refused at a value that would not be kept, else it has no effect and is named once at
-start (`rocketmq_keys.py` says which and why): a `broker.conf` of a Java broker starts ours as it
-is, unless it asks for what nobody here would do. It also has RocketMQ's rule of a short disk
+`SATURNMQ_*` environment variables, then keyword arguments (the command line's flags). An unknown
+key is a `ConfigError` that names the nearest known one. A key of RocketMQ that is no setting of
+ours is refused if its value promises something that this broker would not keep. Else it has no
+effect, and the broker names it once at its start (`rocketmq_keys.py` has the keys and the reasons).
+So a `broker.conf` of a Java broker starts ours unchanged, unless it asks for a feature that is
+missing here. Such a file also turns on RocketMQ's rule for a disk that is short of space
 (`cleanFileForciblyEnable`), which is off everywhere else.
 
 Both spellings are read everywhere: `flush_disk_type = "SYNC_FLUSH"` and `flushDiskType=SYNC_FLUSH`.
@@ -39,7 +40,7 @@ FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
 @dataclass(frozen=True)
 class BrokerConfig:
-    """Everything a broker is told at start; nothing changes it afterwards."""
+    """All settings of a broker, fixed at its start."""
 
     broker_name: str = setting("brokerName", "broker-a", rocketmq="the host's name")
     """The name of the group that a master and its slaves are. No other group may have it."""
@@ -236,7 +237,7 @@ class BrokerConfig:
             raise ConfigError(
                 f"brokerPermission is {self.permission}; it must be 2 (write), 4 (read) or 6 (both)"
             )
-        _ = self.signing, self.store_config()  # both are refused for what they cannot have
+        _ = self.signing, self.store_config()  # both raise ConfigError for impossible values
 
     @property
     def is_slave(self) -> bool:
@@ -262,13 +263,14 @@ class BrokerConfig:
 
     @property
     def ha_heartbeat_s(self) -> float:
-        """Between two signs of life to a slave, which elects nobody while it hears its master."""
+        """The seconds between two signs of life to a slave, which elects nobody while it hears its
+        master."""
         most = self.election_lease_s / 3 if self.etcd_endpoints else self.ha_heartbeat_ms / 1000
         return min(self.ha_heartbeat_ms / 1000, most)
 
     @property
     def replicas_required(self) -> int:
-        """Copies, this one included, that a send waits for."""
+        """The copies, this one included, that a send waits for."""
         if self.role != "SYNC_MASTER":
             return 1
         return self.in_sync_replicas or 2
@@ -302,7 +304,7 @@ class BrokerConfig:
         if text:
             toml = path.endswith(".toml")
             pairs = _toml_pairs(text, path) if toml else _properties(text)
-            if not toml:  # who wrote it for RocketMQ expects its rule
+            if not toml:  # the author of a file for RocketMQ expects its rule
                 values["clean_forcibly"] = True
             for name, value in pairs.items():
                 known = _resolve(name, value, path or "configuration")
@@ -388,7 +390,7 @@ def _convert(field_name: str, name: str, value: Any, where: str) -> Any:
 
 
 def _check_passed_over(found: Mapping[str, Any], config: BrokerConfig, where: str) -> None:
-    """Refuse what cannot be passed over without breaking what the file promises."""
+    """Refuse keys without effect here if their values promise something that would not be kept."""
     for name, (allowed, why) in _REFUSED.items():
         if str(found.get(name, allowed)).lower() != allowed.lower():
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""What the services of one broker share: its configuration, its store and its tables.
+"""The state that the services of one broker share: its configuration, its store and its tables.
 
-Plain state, no behaviour except two facts everything asks for: how far consumers may see, and how
-a reply reaches its sender.
+Plain state, without behaviour except two facts that every service asks for: how far consumers may
+see, and how a reply reaches its sender.
 """
 
 from __future__ import annotations
@@ -57,39 +57,41 @@ class Context:
     steps: Steps
     aside: Aside
     cold_reads: Aside
-    master_confirmed: int | None = None  # on a slave: how far its master confirms, if it says so
+    master_confirmed: int | None = None  # on a slave: its master's confirmed position, if reported
     appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True
     copies_in_sync: Callable[[], int] = lambda: 1
-    # Whom a master asks that holds no lease, beside its ack mode; what each of those has; and why
-    # it should not be sent anything (broker/replication/elector.py).
+    # For elections (broker/replication/elector.py): the nodes that must have a message, beside
+    # those of the ack mode, while this master holds no lease; the position that all of them have;
+    # and why this master takes no sends.
     witnesses: Callable[[], frozenset[str]] = frozenset
     had_by: Callable[[frozenset[str]], int] = lambda _: 0
-    counts: Callable[[str], bool] = lambda _: True  # the slave of this address, for its ack mode
+    counts: Callable[[str], bool] = lambda _: True  # the slave of this address, for the ack mode
     unelected: Callable[[], str] = lambda: ""
     flush_keeps_up: Callable[[], bool] = lambda: True
     let_in: LetIn = field(default_factory=LetIn)  # while signatures are not required
     address: str = ""
-    ha_address: str = ""  # as clients are told
+    ha_address: str = ""  # as clients see it
     store_host: bytes = field(default=bytes(8))
 
     @property
     def waits_for_copies(self) -> bool:
-        """Whether an acknowledgement waits for somebody else."""
+        """Whether an acknowledgement waits for another node."""
         return self.role.required > 1 or bool(self.witnesses())
 
     @property
     def visible(self) -> int:
-        """Consumers see only what lies below this physical offset (invariant I9); and of a group
-        nothing before all of it has its entries, which takes several steps of reput, or waits for
-        room on the disk."""
+        """The physical offset below which consumers see messages (invariant I9). They see an atomic
+        batch only when all of it has its queue entries: that takes several steps of reput, or waits
+        for room on the disk."""
         marks = self.store.watermarks
         return min(marks.confirmed, self.store.align_to_batch(marks.dispatched))
 
 
 def cached(c: Context, result: GetResult) -> Awaitable[None] | None:
-    """None if the messages of a result can be sent at once. Else what to wait for before: the loop
-    would wait for the disk, and with it everybody. SystemError_: the disk cannot read them."""
+    """None if the messages of a result can be sent at once. Else the read that must end before
+    that: without it the loop would wait for the disk, and every client with it. SystemError_: the
+    disk cannot read them."""
     if c.store.is_cached(result):
         return None
 
@@ -97,7 +99,7 @@ def cached(c: Context, result: GetResult) -> Awaitable[None] | None:
         try:
             await c.cold_reads.run(c.store.cache, result)
         except OSError as error:
-            raise SystemError_(f"the log cannot be read there: {error}") from error
+            raise SystemError_(f"these messages cannot be read from the log: {error}") from error
 
     return read()
 
@@ -111,7 +113,7 @@ def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:
 async def answer_failure(
     c: Context, endpoint: Endpoint, request: Command, work: Awaitable[None]
 ) -> None:
-    """Do the work, which answers unless it fails."""
+    """Do the work, which answers the request itself; if it fails, answer with its error."""
     try:
         await work
     except SaturnError as error:

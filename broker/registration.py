@@ -45,14 +45,14 @@ from saturnmq.runtime.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
-PAUSE_MAX_S = 60.0  # as in RocketMQ: nameservers end who is silent for 120 s
+PAUSE_MAX_S = 60.0  # as in RocketMQ: nameservers drop a broker that is silent for 120 s
 RETRY_S = 1.0
-# All that counts of the answer of a nameserver that should sign and does not: where to dial.
-# Whoever answers there has to prove itself.
+# The only field that counts in an unsigned answer of a nameserver that should sign: the address to
+# dial. The node that answers there has to prove itself.
 UNPROVEN = ("haServerAddr",)
 NOT_SIGNED = (
-    f"it does not sign with the {KEY} of this broker, so all that counts of its answers is where "
-    f"to dial: set the same there ({VARIABLE})"
+    f"it does not sign with the {KEY} of this broker, so this broker takes only the address to "
+    f"dial from its answers: set the same secret there ({VARIABLE})"
 )
 AGAIN_S = 0.1  # a nameserver that does not answer is not asked more often, whatever happens
 TIMEOUT_S = 3.0
@@ -62,11 +62,11 @@ _Role = tuple[int, int, str]  # epoch, broker id, group
 
 
 class _Taken(NamedTuple):
-    """What a nameserver has of the table."""
+    """The part of the topic table that a nameserver has."""
 
     version: int  # up to this change
-    role: _Role  # as which the broker registered
-    since: float  # the whole table went out then
+    role: _Role  # in which the broker registered
+    since: float  # when the whole table went out
 
 
 _NOTHING = _Taken(0, (0, 0, ""), 0.0)
@@ -76,15 +76,16 @@ class Registrar:
     def __init__(self, context: Context, ha_address: str) -> None:
         self._c = context
         self.ha_address = ha_address
-        # A nameserver knows of this epoch and its master: address, HA address. A slave hears of
-        # any, others of one above the epoch of their log.
+        # Called with the epoch, the address and the HA address of a master that a nameserver
+        # knows: on a slave for every epoch, on other nodes for those above the epoch of their log.
         self.on_master: Callable[[int, str, str], None] = lambda *_: None
         self._changed = {name: asyncio.Event() for name in context.config.nameservers}
         self._asked: dict[str, list[asyncio.Future[None]]] = {name: [] for name in self._changed}
         self._endpoints: dict[str, Endpoint] = {}
         self._taken: dict[str, _Taken] = {}
         self.registered: set[str] = set()
-        # Which nameservers refuse this broker because another group has its name, and their words.
+        # The nameservers that refuse this broker because another group has its name, and their
+        # reasons.
         self.foreign: dict[str, str] = {}
         self._said: dict[str, str] = {}  # of nameservers that fail: the last line in the log
         self._knows_master = False
@@ -99,14 +100,14 @@ class Registrar:
         ]
 
     def log_grew(self) -> None:
-        """The first bytes of its log make this node one of its group, whose name is claimed now:
-        who comes first at a nameserver holds it."""
+        """Claim the group's name: the first bytes of the log make this node a member of its group.
+        The first group at a nameserver holds the name."""
         if self._is_empty and known(self._c):
             self._is_empty = False
             self.topics_changed()
 
     def look_for_master(self) -> None:
-        """The one that was told of leads no more: ask at once, and every second."""
+        """Ask for the master at once, then every second: the one that was named leads no more."""
         self._knows_master = False
         self.topics_changed()
 
@@ -115,7 +116,8 @@ class Registrar:
             event.set()
 
     async def ask_all(self, timeout_s: float) -> None:
-        """Register everywhere again; returns when each has answered or failed, or it is late."""
+        """Register everywhere again; return when each nameserver has answered or failed, or after
+        `timeout_s`."""
         asked = []
         for nameserver, event in self._changed.items():
             done = self._c.runtime.create_future()
@@ -159,7 +161,7 @@ class Registrar:
             self._changed[nameserver].set()
 
     async def unregister(self) -> None:
-        """Tell every nameserver that this broker goes; best effort."""
+        """Tell every nameserver that this broker leaves; best effort."""
         config = self._c.config
         for nameserver, endpoint in list(self._endpoints.items()):
             if endpoint.closed:
@@ -218,7 +220,7 @@ class Registrar:
                 self.foreign[nameserver] = str(error)
                 level = logging.ERROR if c.role.is_slave else logging.CRITICAL
                 self._say(nameserver, level, f"does not take this broker: {error}")
-            except MalformedFrame as error:  # whoever registers must not lose its routes for that
+            except MalformedFrame as error:  # the broker must not lose its routes for that
                 self._say(nameserver, logging.WARNING, f"its answer counts for nothing: {error}")
             except (SaturnError, OSError) as error:
                 self._say(nameserver, logging.WARNING, str(error))
@@ -237,13 +239,13 @@ class Registrar:
                 self.registered.discard(nameserver)
 
     def _say(self, nameserver: str, level: int, text: str) -> None:
-        """Once: the same may be so every second, for long."""
+        """Log a text once: the same may hold every second, for a long time."""
         if self._said.get(nameserver) != text:
             self._said[nameserver] = text
             log.log(level, "nameserver %s: %s", nameserver, text)
 
     async def _register(self, nameserver: str, endpoint: Endpoint) -> NodeAnswer:
-        """What the nameserver answers about the group."""
+        """Register at this nameserver; return its answer, which describes the group."""
         c = self._c
         config = c.config
         role, now = self._role(), c.runtime.monotonic()
@@ -252,7 +254,7 @@ class Registrar:
         version = c.topics.data_version | {"stateVersion": c.role.leads_in}
         version["counter"] -= c.topics.version - told
         topics = await c.steps.run(self._rows(topic).encoded())
-        if self._role() != role:  # it says nothing of what it was meanwhile
+        if self._role() != role:  # it changed meanwhile: register in the new role
             return await self._register(nameserver, endpoint)
         body = fastjson.dumps(
             {
@@ -296,7 +298,8 @@ class Registrar:
         return role.leads_in, role.broker_id, known(self._c)
 
     def _news_for(self, nameserver: str, role: _Role, now: float) -> tuple[_Taken, Topic | None]:
-        """What this nameserver has, and the topic that it has not; None: it gets the table."""
+        """The part of the table that this nameserver has, and the one topic that it lacks; None: it
+        gets the whole table."""
         taken = self._taken.get(nameserver)
         if taken is None:
             return _NOTHING, None
@@ -307,7 +310,7 @@ class Registrar:
     async def _ask(
         self, nameserver: str, endpoint: Endpoint, request: Command, timeout_s: float
     ) -> NodeAnswer:
-        """What it answers, whatever the code."""
+        """The nameserver's answer, whatever its code."""
         return await ask_signed(
             self._c.config.signing,
             nameserver,
@@ -316,7 +319,7 @@ class Registrar:
         )
 
     def _rows(self, only: Topic | None) -> LazyRows:
-        """What clients may do with each topic here: nothing that the broker itself may not."""
+        """The topics with their permissions, limited to those of the broker itself."""
         topics = [*self._c.topics] if only is None else [only]
         permission = self._c.config.permission
         if permission == READ | WRITE:
@@ -326,27 +329,29 @@ class Registrar:
         )
 
     def _hear(self, ext: dict[str, str]) -> None:
-        """Who is the master, as this nameserver knows it. MalformedFrame: what nobody can be."""
+        """Learn from a nameserver's answer who the master is. MalformedFrame: a field is out of its
+        bounds."""
         role = self._c.role
         identity = checked.identity(ext, "saturnIdentity")
         epoch = checked.integer(ext, "saturnEpoch", 0, most=role.ceiling)
         master, ha_address = _address(ext, "masterAddr"), _address(ext, "haServerAddr")
         if is_foreign(known(self._c), identity):
-            return  # this node has learned since it asked to which group it belongs
+            return  # after it asked, this node has learned that it belongs to another group
         if master == self._c.address or ha_address == self.ha_address:
-            master = ha_address = ""  # and its disk was replaced since, if it does not know
+            master = ha_address = ""  # if this node does not know that, its disk was replaced
         if not role.is_slave or role.state is State.FENCED:
             if epoch > role.log_epoch:
                 self.on_master(epoch, master, ha_address)
         elif ha_address and (not epoch or epoch >= min(role.promised_epoch, self._newest)):
-            # One of a lower epoch than this node has promised is told so, if it is the newest.
+            # A master of a lower epoch than this node has promised is reported too, if it is the
+            # newest: the slave tells it of the higher epoch.
             self._newest = max(self._newest, epoch)
             self._knows_master = not epoch or epoch >= role.promised_epoch
             self.on_master(epoch, master, ha_address)
 
 
 def _address(ext: dict[str, str], name: str) -> str:
-    """The address under `name`, which a connection can be opened to; empty if there is none."""
+    """The address under `name`, checked for its form; empty if there is none."""
     address = checked.text(ext, name, "")
     try:
         if address:

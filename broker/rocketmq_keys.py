@@ -1,14 +1,14 @@
-"""What becomes of each setting of a RocketMQ 5.4 broker that is no setting of ours.
+"""The treatment of each setting of a RocketMQ 5.4 broker that is no setting of ours.
 
 A `broker.conf` may hold the setters of BrokerConfig, MessageStoreConfig, NettyServerConfig,
 NettyClientConfig and AuthConfig, and names that examples carry along though no release reads them.
 Each is one of three:
 
 - honoured: the field of `BrokerConfig` or `StoreConfig` whose `key` it is;
-- refused (`REFUSED`): another value than this one changes what is promised, and would not be kept.
+- refused (`REFUSED`): any value but this one promises something that this broker would not keep.
   The start fails and says why;
-- without effect (`WITHOUT_EFFECT`), for the reason it stands under: the file loads as it is, and
-  the broker names those that it found once at its start.
+- without effect (`WITHOUT_EFFECT`), for the reason above its names: the file loads as it is, and
+  the broker names the keys that it found once at its start.
 
 `tests/unit/test_rocketmq_keys.py` goes through all of them.
 """

@@ -1,1 +1,1 @@
-"""From an append to its acknowledgement: watermarks advance and wake who waits for them."""
+"""From an append to its acknowledgement: watermarks advance and wake the services that wait."""

@@ -2,9 +2,9 @@
 
 A send is answered exactly when its end offset lies below `confirmed`. Sends are appended in log
 order, so the waiting replies form one FIFO: advancing the watermark pops from the left, and no
-send costs a task or a timer. Deadlines are looked at by one loop (`expire`), which answers
+send costs a task or a timer. One loop checks the deadlines (`expire`). It answers
 FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT or SLAVE_NOT_AVAILABLE: the message is stored, the promise
-is not met, the outcome is unknown. Never a weaker ack.
+is not met, the outcome is unknown. The ledger never gives a weaker acknowledgement.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class AckLedger:
         return len(self._waiting) >= self.limit
 
     def count(self) -> None:
-        """Count what waits in the memory of the process. Now and then: each on its own would cost
-        every send."""
+        """Charge the waiting replies to the memory budget of the process. This runs now and then:
+        counting each reply on its own would cost every send."""
         self._part.hold(ACK_BYTES * len(self._waiting) - self._part.used)
 
     def add(self, end: int, deadline: float, endpoint: Endpoint, reply: Command) -> None:
         self._waiting.append(Waiting(end, deadline, endpoint, reply))
 
     def release(self, confirmed: int) -> int:
-        """Answer everything below `confirmed`; how many."""
+        """Answer everything below `confirmed`; return the number of replies."""
         waiting, released = self._waiting, 0
         while waiting and waiting[0].end <= confirmed:
             done = waiting.popleft()
@@ -62,7 +62,7 @@ class AckLedger:
         return released
 
     def expire(self, now: float, flushed: int, remark: str = "") -> int:
-        """Answer what is overdue: the disk was too slow, or else the slaves."""
+        """Answer overdue sends: the disk was too slow, or else the slaves. Return their number."""
         waiting, expired = self._waiting, 0
         while waiting and waiting[0].deadline <= now:
             late = waiting.popleft()
@@ -73,7 +73,7 @@ class AckLedger:
         return expired
 
     def fail_all(self, code: int, remark: str) -> None:
-        """After a failed flush nothing that waits can be promised any more."""
+        """Answer all waiting sends with this code: after a failed flush no promise can be kept."""
         while self._waiting:
             self._fail(self._waiting.popleft(), code, remark)
 

@@ -1,21 +1,22 @@
-"""The turn: what happens once per event-loop turn after the log grew or became safer.
+"""The turn: the work of one event-loop turn after the log grew or became safer.
 
-In this order: `confirmed` rises to what the ack mode allows, waiting sends are answered, flush and
-slaves are told, reput builds queue entries for the new frames, held pulls that may see them are
-answered. However many sends one turn of the loop handles, this runs once.
+In this order: `confirmed` rises as far as the ack mode allows, waiting sends are answered, flush
+and slaves are woken, reput builds queue entries for the new frames, and held pulls that may see
+them are answered. However many sends one turn of the loop handles, this runs once.
 
-Dispatch is the part that keeps its own time. When large batches come in it does not wait for the
-end of the turn: frames are read best while they are in the processor's cache. When single messages
-come in and no pull is held, nobody would see their entries at once: then it waits for DISPATCH_S
-(RocketMQ's reput service looks once per millisecond), so that a lone sender does not wait for it,
-or for the next request that could tell the difference (`catch_up`).
+Only dispatch has its own timing. When large batches come in it does not wait for the end of the
+turn, because frames are read best while they are in the processor's cache. When single messages
+come in and no pull is held, no client would see their entries at once. Then dispatch waits for
+DISPATCH_S (RocketMQ's reput service looks once per millisecond), so that a lone sender does not
+wait for it, or until the next request that could tell the difference (`catch_up`).
 
     confirmed = min(appended, flushed if SYNC_FLUSH, replicated if SYNC_MASTER,
-                    what those have who could be elected, if etcd gives this master no lease)
+                    the position that all electable nodes have, if this master holds no lease)
 
-and never inside a group (`store/log/atomic_batches.py`): consumers see all of it or nothing. With
-ASYNC_FLUSH it stands still while the disk is too far behind (`FlushService.keeps_up`), and while
-nobody knows whether this node still is the master. A slave's is what its master says.
+`confirmed` never lies inside an atomic batch (`store/log/atomic_batches.py`): consumers see all of
+it or nothing. With ASYNC_FLUSH it stands still while the disk is too far behind
+(`FlushService.keeps_up`), and while this node does not know whether it still is the master. On a
+slave it is the position that the master sends.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from saturnmq.store.message_store import Arrival
 
 log = logging.getLogger(__name__)
 
-DISPATCH_BYTES = 128 << 10  # so much undispatched log is not left to the end of the turn
+DISPATCH_BYTES = 128 << 10  # with so much undispatched log, dispatch does not wait for the turn
 
 DISPATCH_S = 0.001
 
@@ -46,10 +47,10 @@ class WatermarkAdvancer:
         self.on_append: list[Callable[[], None]] = []
         self.on_arrivals: list[Callable[[int, Iterable[Arrival]], None]] = []
         self.on_visible: list[Callable[[], None]] = []
-        self.is_awaited: Callable[[], bool] = lambda: True  # somebody waits for new entries
+        self.is_awaited: Callable[[], bool] = lambda: True  # a client waits for new entries
 
     def wake(self) -> None:
-        """The log grew, was flushed or was replicated."""
+        """Schedule a turn: the log grew, was flushed or was replicated."""
         if self.stopped:
             return
         self._schedule()
@@ -87,9 +88,9 @@ class WatermarkAdvancer:
             look()
 
     def catch_up(self) -> None:
-        """Dispatch at once, for a request that may ask for what was appended, or because there may
-        be room again. Held pulls hear of it in a turn; none is due for what found no room before.
-        """
+        """Dispatch at once: a request may ask for appended messages, or the disk may have room
+        again. Held pulls hear of it in a turn; no turn is due for messages that found no room
+        before."""
         marks = self._c.store.watermarks
         before = marks.dispatched
         self._catch_up()
@@ -97,7 +98,8 @@ class WatermarkAdvancer:
             self._schedule()
 
     def _catch_up(self) -> None:
-        """Dispatch what was appended: all of it, but for a backlog, which takes several turns."""
+        """Dispatch the appended frames: all of them, except a backlog, which takes several
+        turns."""
         marks = self._c.store.watermarks
         before = marks.dispatched
         if before == marks.appended or self.stopped:
@@ -119,14 +121,14 @@ class WatermarkAdvancer:
         self.tell(arrivals)
 
     def tell(self, arrivals: Sequence[Arrival]) -> None:
-        """All who listen hear of new entries."""
+        """Tell all listeners of new queue entries."""
         if arrivals:
             for hear in self.on_arrivals:
                 hear(self._c.store.watermarks.dispatched, arrivals)
 
 
 def confirm(c: Context) -> None:
-    """Raise `confirmed` to what the ack mode allows; on a slave, to what its master says."""
+    """Raise `confirmed` as far as the ack mode allows; on a slave, to its master's position."""
     marks = c.store.watermarks
     position = marks.appended
     if c.role.state is State.SLAVE:
@@ -135,7 +137,7 @@ def confirm(c: Context) -> None:
     elif c.role.state is State.UNSURE:
         return
     elif c.role.state is State.RECOVERING and c.role.required > 1:
-        return  # what its slaves have it has not heard
+        return  # it has not heard yet how far its slaves are
     else:
         if c.config.sync_flush or not c.flush_keeps_up():
             position = min(position, marks.flushed)

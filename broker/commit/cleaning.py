@@ -1,9 +1,9 @@
-"""The cleaning service: watches the space on the disk and deletes what retention no longer keeps.
+"""The cleaning service: watches the space on the disk and deletes files behind their retention.
 
-Every second the disk is looked at: sends are refused while it is too full, and go on by themselves
-when space returns (docs/guarantees.md S9). Reput, which may have lacked room for a queue file, is
-tried again then. Every `cleanResourceInterval` (10 s, first after 60 s) a pass of the store's
-cleaner runs, every second while the disk is short or after a request.
+Every second it looks at the disk. Sends are refused while the disk is too full, and go on by
+themselves when space returns (docs/guarantees.md S9). Reput, which may have lacked room for a queue
+file, is tried again then. The store's cleaner runs every `cleanResourceInterval` (10 s, first after
+60 s), and every second while the disk is short of space or after a request.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class CleaningService:
     ) -> None:
         self._store = store
         self._runtime = runtime
-        self._now_ms = now_ms  # what age is measured by
+        self._now_ms = now_ms  # the clock that age is measured by
         self._retry_dispatch = retry_dispatch
         self._guard = guard
         self._requested = False
 
     def request(self) -> None:
-        """RocketMQ's manual deletion: expired segments go at any hour."""
+        """RocketMQ's manual deletion: delete expired segments at any hour."""
         self._requested = True
         self._store.clean_on_request()
 
@@ -61,11 +61,11 @@ class CleaningService:
         try:
             ticket = self._store.begin_clean(self._now_ms())
         except SystemBusy as error:
-            log.error("cannot look for what has expired, trying again: %s", error)
+            log.error("cannot look for expired files, trying again: %s", error)
             return
         if ticket is None:
             return
         try:
             await self._runtime.run_blocking(ticket.run)
         except OSError as error:
-            log.error("cannot delete what has expired, the next start tries again: %s", error)
+            log.error("cannot delete expired files, the next start tries again: %s", error)

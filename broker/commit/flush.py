@@ -1,14 +1,14 @@
 """The flush service: the only advancer of `flushed`.
 
-One flush runs at a time, in a thread, over everything appended when it began: what is appended
-meanwhile goes with the next one (group commit). With SYNC_FLUSH every append wakes it; with
-ASYNC_FLUSH one begins every `flush_interval_ms`, or when the one before ends, whatever was
-appended: the loss window is bounded by time and not by bytes. Where the disk is too slow for that,
-`keeps_up` says so, and nothing is acknowledged until the next flush ends: what an acknowledgement
-promises must be on the disk within BOUND_S (docs/guarantees.md 2.2). A failed flush is final: the
-store fences itself, every waiter is told, nothing is retried (docs/guarantees.md S1).
+One flush runs at a time, in a thread, over everything that was appended when it began. Later
+appends go with the next flush (group commit). With SYNC_FLUSH every append wakes it. With
+ASYNC_FLUSH a flush begins every `flush_interval_ms`, or when the one before ends, however much was
+appended: the loss window is bounded by time and not by bytes. If the disk is too slow for that,
+`keeps_up` is false, and nothing is acknowledged until the next flush ends: an acknowledged message
+must be on the disk within BOUND_S (docs/guarantees.md 2.2). A failed flush is final: the store
+fences itself, every waiting send gets an answer, nothing is retried (docs/guarantees.md S1).
 
-With a transient pool a commit writes what is in memory only, every `commit_interval_ms`.
+With a transient pool a commit writes the buffers in memory to the file every `commit_interval_ms`.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ class FlushService:
         self._interval = interval_s
         self._on_flushed = on_flushed
         self._on_failed = on_failed
-        self._guard = guard  # lets a flush end though its caller is cancelled
+        self._guard = guard  # lets a flush end even if its caller is cancelled
         self._wanted = asyncio.Event()
         self._dirty_since: float | None = None  # no later than the oldest append not yet flushed
 
     @property
     def stopped(self) -> bool:
-        """The store takes no more writes, whatever failed: nothing is flushed any more."""
+        """Whether the store takes no more writes, whatever failed: nothing is flushed any more."""
         return self._store.failed is not None
 
     def wake(self) -> None:
-        """Something was appended."""
+        """Note an append: with SYNC_FLUSH, flush."""
         if self._sync:
             self._wanted.set()
 
     def flush_at_once(self) -> None:
-        """A master waits for what is flushed here: as if SYNC_FLUSH from now on."""
+        """Flush as with SYNC_FLUSH from now on: the master waits for this slave's flushes."""
         self._sync = True
         self._wanted.set()
 
     def behind_ms(self) -> int:
-        """How long the oldest append that is not flushed has been waiting."""
+        """The age of the oldest append that is not flushed."""
         marks = self._store.watermarks
         if marks.flushed >= marks.appended:
             self._dirty_since = None
@@ -71,7 +71,7 @@ class FlushService:
         return round(1000 * (now - self._dirty_since))
 
     def keeps_up(self) -> bool:
-        """Whether the disk is near enough to acknowledge what it does not have yet."""
+        """Whether the disk is close enough behind to acknowledge messages before it has them."""
         return self.behind_ms() <= 1000 * BOUND_S
 
     async def run(self) -> None:
@@ -87,7 +87,7 @@ class FlushService:
             wait = max(0.0, self._interval - (self._runtime.monotonic() - begun))
 
     async def run_commits(self, interval_s: float) -> None:
-        """Write what the transient pool holds."""
+        """Write the transient pool's buffers to the log."""
         while not self.stopped:
             await self._runtime.sleep(interval_s)
             await self._guard(self._commit())
@@ -100,7 +100,7 @@ class FlushService:
             self._on_flushed()
 
     async def _run(self, ticket: FlushTicket) -> bool:
-        """Let a thread do it; False: it failed, and the store takes no more."""
+        """Flush in a thread; False: it failed, and the store takes no more writes."""
         error = None
         try:
             await self._runtime.run_blocking(ticket.run)
@@ -112,7 +112,8 @@ class FlushService:
         return error is None
 
     async def flush_once(self) -> None:
-        """Flush everything appended so far; what is appended meanwhile too, if SYNC_FLUSH."""
+        """Flush everything appended so far; with SYNC_FLUSH, also the appends that come
+        meanwhile."""
         marks = self._store.watermarks
         target = marks.appended
         while not self.stopped and marks.flushed < target:

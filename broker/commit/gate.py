@@ -1,9 +1,8 @@
-"""Who may work on the store: many side by side, or one alone.
+"""The gate of the store: many pieces of work side by side, or one alone.
 
 Flushes, checkpoints, cleaning and saves go through `shared`. Cancelling their caller does not stop
-them: a thread in the store cannot be cancelled, so closing waits for what is on its way.
-`exclusive` waits until none is under way and lets none begin: a truncation takes the files from
-under them.
+them: a thread in the store cannot be cancelled, so closing waits until they end. `exclusive` waits
+until none of them runs and lets none begin: a truncation removes the files that they work on.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ class StoreGate:
         return self._open.is_set()
 
     def shared(self, work: Awaitable[None]) -> Awaitable[None]:
-        """Do this when the gate is open."""
+        """Do this work when the gate is open."""
         return self._keep(self._among_others(work))
 
     def exclusive(self, cut: Callable[[], Any], rest: Callable[[bool], None]) -> Awaitable[None]:
-        """Run a blocking call while nothing else works on the store; `rest(True)` just before,
-        `rest(False)` just behind."""
+        """Run a blocking call while nothing else works on the store. `rest(True)` is called just
+        before it, `rest(False)` just after."""
         return self._keep(self._alone(cut, rest))
 
     async def ended(self) -> None:
-        """All that has begun is over."""
+        """Wait until all work that has begun is over."""
         await asyncio.gather(*self._kept, return_exceptions=True)
 
     async def _among_others(self, work: Awaitable[None]) -> None:

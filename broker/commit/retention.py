@@ -1,10 +1,10 @@
-"""The wall clock as those see it who delete what is old.
+"""The wall clock by which old data is deleted.
 
 A clock that is set a month ahead makes everything old at once: all segments but the last would go,
-as they do in RocketMQ, and what sinks have published would be forgotten. So a step ahead counts
-only when it has stood for BELIEVE_S, in which somebody can set the clock right; until then time
-goes on from where it was. A step back counts at once: it keeps more. What a clock says when the
-process begins is believed.
+as they do in RocketMQ, and the table of published partitions would be forgotten. So a step ahead
+counts only after BELIEVE_S, in which an operator can set the clock right; until then time goes on
+from where it was. A step back counts at once: it keeps more. The time at the start of the process
+is believed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ BELIEVE_S = 86_400.0
 
 
 class RetentionClock:
-    """To be asked often: a step is what the wall clock gained on the steady one in between."""
+    """Ask it often: a step is the time that the wall clock gained on the steady one between two
+    calls."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._lead = runtime.now_ms() - runtime.monotonic() * 1000  # as far as it is believed
+        self._lead = runtime.now_ms() - runtime.monotonic() * 1000  # the part that is believed
         self._doubted_since: float | None = None
 
     def now_ms(self) -> int:

@@ -1,6 +1,8 @@
-"""What keeps the store ahead of its writer: segments zeroed and mapped before they are needed; and
-what the next start begins from: queue and index files synced, then the checkpoint, every second,
-after a look whether the log's files are still where they were.
+"""Upkeep of the store, in two services.
+
+One keeps the store ahead of its writer: it zeroes and maps segments before they are needed. The
+other prepares the next start. Every second it checks that the log's files are still where they
+were, syncs the queue and index files, and then writes the checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Upkeep:
         self._writing = asyncio.Lock()  # one checkpoint at a time
 
     def appended(self) -> None:
-        """The writer has used up a part of what was prepared for it."""
+        """Note an append: the writer has used a part of the prepared space."""
         store = self._store
         if store.watermarks.appended - self._prepared_to >= self._step or store.wants_room:
             self._wanted.set()
@@ -52,7 +54,8 @@ class Upkeep:
             await self._wanted.wait()
 
     async def run_checkpoints(self) -> None:
-        """Queue and index files, then the checkpoint: never ahead of the log."""
+        """Sync queue and index files, then write the checkpoint, which is never ahead of the
+        log."""
         while True:
             await self._runtime.sleep(CHECKPOINT_S)
             try:
@@ -61,11 +64,11 @@ class Upkeep:
                 self._on_failed()
                 if self._store.failed is not None:
                     return
-                # The one before stays valid, and a disk that is full is not so for ever.
+                # The checkpoint before stays valid, and a full disk may have room again later.
                 log.error("the checkpoint cannot be written: %s", error)
 
     async def checkpoint(self) -> None:
-        """Durable when this returns: what the queues and the index have now. OSError: not so."""
+        """Make the present queues and index durable before this returns. OSError: they are not."""
         async with self._writing:
             await self._gate.shared(self._checkpoint())
 

@@ -1,13 +1,13 @@
-"""How far a delay level was delivered, when nobody wrote it down.
+"""How far a delay level was delivered, found from the log.
 
-`delayOffset.json` is lost, or a node becomes master that was never told. To begin at the queue's
-beginning, as RocketMQ does, delivers everything again that the log still has. But the copies that
-were delivered are in the log, too, in the order of the level: the first message without one is
-searched for, by halves, and by key in the index.
+`delayOffset.json` may be lost, or the new master may never have had a copy of it. RocketMQ then
+begins at the queue's beginning and delivers everything again that the log still has. But the
+delivered copies are in the log too, in the order of the level. So a binary search finds the first
+message without a copy; it looks copies up by key in the index.
 
-A message without a copy that can be told to be its own counts as not delivered: its id is gone, its
-topic is, or another one waited at this level with the same id. So it may come twice, and none is
-lost.
+A message counts as not delivered if no copy is certain to be its own: its id is gone, its topic is
+gone, or another message with the same id waited at this level. So a message may come twice, and
+none is lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EVER = 1 << 60
 
 
 def first_undelivered(store: MessageStore, level: int) -> int:
-    """The offset in this level's queue to go on from."""
+    """The offset in this level's queue at which delivery goes on."""
     queue = level - 1
     offsets = range(
         store.min_offset(SCHEDULE_TOPIC, queue), store.max_offset(SCHEDULE_TOPIC, queue)

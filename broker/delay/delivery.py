@@ -1,27 +1,28 @@
 """Delayed delivery: moves messages out of SCHEDULE_TOPIC_XXXX when their time has come.
 
 `config/delayOffset.json`: `{"dataVersion":DV,"offsetTable":{"<level>":<next queue offset>}}`, saved
-with the other tables, copied by slaves (code 45); ours in it is a `"generationTable"` and `"stale"`
-(`broker/tables/progress.py`). The next offset of a level moves after the delivered copy was
-appended, and outside of this process, in file and copies, once that is flushed; a slave takes it
-when its own log reaches as far as the master's did. So a crash or a fail-over repeats what was
-delivered shortly before, and never loses it. Only what is confirmed is delivered, and nothing whose
+with the other tables, copied by slaves (code 45). We add a `"generationTable"` and `"stale"` to it
+(`broker/tables/progress.py`). In this process the next offset of a level moves when the delivered
+copy is appended; in the file and in copies of the table it moves once that copy is flushed. A slave
+takes it when its own log reaches as far as the master's did. So a crash or a fail-over repeats the
+latest deliveries, and never loses a message. Only confirmed messages are delivered, and none whose
 topic was deleted meanwhile.
 
-A delay is counted by the steady clock of the broker that delivers, from the moment when the waiting
-message came to it: sent to it, or copied from its master (`waits.py`). So no step of a wall clock
-shortens or lengthens one, nor does a promotion to a node with another clock. What this process did
-not see come it has been told: by the process before it, in the file, or by the master that it has
-joined, in the copy. Ours in both is a `"waitingTable"`: of each level, as in [[12,1700000000000]],
-where in its queue messages end and at what wall time they had come, or null if only their store
-time is known. Of two times of one clock only the difference counts: between then and now in a file,
-between then and the `timestamp` of the copy. A difference below zero counts as none. A store time
-of another machine's clock counts only at the first start in a directory of RocketMQ's.
+The broker that delivers counts a delay by its steady clock, from the moment when the waiting
+message came to it: sent to it, or copied from its master (`waits.py`). So neither a step of a wall
+clock nor a promotion to a node with another clock shortens or lengthens a delay. For messages that
+came before this process, it takes the times that the process before it left in the file, or that
+its master sends in the copy. We add a `"waitingTable"` to both. It has entries such as
+[[12,1700000000000]] for each level: the queue offset at which some messages end, and the wall time
+by which they had come, or null if only their store time is known. Of two times of one clock only
+the difference counts: in a file between then and now, in a copy between then and its `timestamp`. A
+difference below zero counts as none. A store time of another machine's clock counts only at the
+first start in a directory of RocketMQ's.
 
-How long a level waits says `messageDelayLevel` of the broker that delivers. Changed at a restart,
-it counts for what waits already, too; a level that is gone waits as long as the highest that is
-left. (RocketMQ keeps the old time unless it lies further ahead than the new delay: then it delivers
-at once; and a level that is gone it delivers never.)
+`messageDelayLevel` of the broker that delivers says how long a level waits. After a change at a
+restart the new delay counts for waiting messages too, and messages of a level that is gone wait as
+long as the highest level that is left. (RocketMQ keeps the old time unless it lies further ahead
+than the new delay: then it delivers at once. It never delivers messages of a level that is gone.)
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class DelayService(ProgressTable[int]):
         super().__init__(context.runtime.now_ms)
         self._c = context
         self._sends = sends
-        self._next: dict[int, int] = {}  # the same of all copies
+        self._next: dict[int, int] = {}  # the same for all copies, flushed or not
         self._delivered: deque[tuple[int, int, int]] = deque()  # end of its copy, level, next
         self._start_ms, self._start = context.runtime.now_ms(), context.runtime.monotonic()
         self._delays_ms = context.store.config.delays_ms
@@ -79,9 +80,9 @@ class DelayService(ProgressTable[int]):
         self._arrived.set()
 
     def _waits_of(self, level: int, end: int = 0) -> Waits:
-        """A level above the highest, of a store that was written when there were more or copied
-        from a master that has more, waits as long as the highest: nothing waits for ever. `end`: of
-        its queue when the process began."""
+        """The waits of a level. A store that was written with more levels, or copied from a master
+        with more, has messages above the highest level: they wait as long as the highest, so
+        nothing waits for ever. `end`: the end of the level's queue when the process began."""
         found = self._waits.get(level)
         if found is None:
             delay_ms = self._delays_ms[min(level, len(self._delays_ms)) - 1]
@@ -100,7 +101,7 @@ class DelayService(ProgressTable[int]):
         self._saved_lead = self._lead()
 
     def _lead(self) -> float:
-        """Of the wall clock before the steady one."""
+        """The lead of the wall clock over the steady one."""
         return self._c.runtime.now_ms() - self._c.runtime.monotonic() * 1000
 
     def document(self) -> Document:
@@ -118,22 +119,23 @@ class DelayService(ProgressTable[int]):
         return document
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """The file at the start; if the log has lost messages that it says have come, the table is
-        dirty and must be written before others take their places."""
+        """Read the file at the start. If the log has lost messages that the file counts as waiting,
+        the table is dirty and must be written before other messages take their offsets."""
         super().load(document)
         # RocketMQ writes down store times only, and a slave has no other.
         self._trusts_all_stamps = bool(document) and "waitingTable" not in document
         self._learn(document, self._start_ms, self._start)
 
     def take_over_waits(self, document: Mapping[str, Any], at: float) -> None:
-        """Take over since when messages wait: this node has just joined the master whose table this
-        was at `at` on the steady clock."""
+        """Take over the times since which messages wait: this node has just joined the master that
+        had this table at `at` on the steady clock."""
         if "waitingTable" in document:
             then_ms = checked.integer(checked.table(document, "dataVersion"), "timestamp")
             self._learn(document, then_ms, at)
 
     def _learn(self, document: Mapping[str, Any], then_ms: int, then: float) -> None:
-        """Both clocks at the time that the document's times are compared with."""
+        """Adopt a document's waits; `then_ms` and `then` are the wall clock and the steady clock at
+        the time that the document's times are compared with."""
         for level in (table := checked.table(document, "waitingTable")):
             waits = self._waits_of(checked.as_integer(level, "a level", 1, QUEUES_MAX))
             known = [_waiting(entry, then_ms, then) for entry in checked.items(table, level)]
@@ -142,19 +144,19 @@ class DelayService(ProgressTable[int]):
             waits.adopt(known)
 
     def cut(self) -> None:
-        """The log was cut."""
+        """Forget the waits of messages that a truncation removed."""
         for level, waits in self._waits.items():
             if waits.cut(self._c.store.max_offset(SCHEDULE_TOPIC, level - 1)):
                 self.mark_dirty()
 
     def forget(self) -> None:
-        """The log has lost some of what was delivered: its copies tell how far that was, or another
-        node does."""
+        """Forget the progress: the log has lost delivered messages. The copies in the log, or
+        another node, show how far delivery came."""
         self.progress.marks.clear()
         self.mark_dirty()
 
     def settle(self) -> None:
-        """What is flushed may be told."""
+        """Advance the saved progress over deliveries whose copies are flushed."""
         flushed = self._c.store.watermarks.flushed
         while self._delivered and self._delivered[0][0] <= flushed:
             _, level, offset = self._delivered.popleft()
@@ -177,7 +179,7 @@ class DelayService(ProgressTable[int]):
                 yield str(level), number
 
     def begin(self) -> None:
-        """Deliver from where the table says."""
+        """Begin delivery at the table's offsets."""
         self._delivered.clear()
         self._due.clear()
         self._next = {level: mark.offset for level, mark in self.progress}
@@ -186,13 +188,14 @@ class DelayService(ProgressTable[int]):
         self._arrived.set()
 
     def _found_delivered(self, level: int) -> int:
-        """Nobody wrote down how far this level was delivered, which is usual where nothing was."""
+        """The offset at which a level goes on that the table does not have; that is usual for a
+        level without deliveries."""
         store = self._c.store
         low, high = (f(SCHEDULE_TOPIC, level - 1) for f in (store.min_offset, store.max_offset))
         offset = first_undelivered(store, level)
         if offset > low:
             log.warning(
-                "how far delay level %d was delivered is not in config/delayOffset.json: by the "
+                "config/delayOffset.json does not say how far delay level %d was delivered: by the "
                 "copies in the log it goes on at %d, between %d and %d",
                 level,
                 offset,
@@ -204,7 +207,7 @@ class DelayService(ProgressTable[int]):
     # delivery
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """Reput saw new messages; those of the schedule topic wait from now on."""
+        """Note new messages of the schedule topic, which wait from now on."""
         for arrival in arrivals:
             if arrival.topic == SCHEDULE_TOPIC:
                 now = self._c.runtime.monotonic()
@@ -231,10 +234,10 @@ class DelayService(ProgressTable[int]):
                 self._arrived.clear()
 
     def _deliver_level(self, level: int) -> float:
-        """Deliver a batch of what is due; in how many seconds to look again."""
+        """Deliver a batch of due messages; return the seconds until the next look."""
         c = self._c
         if c.store.in_group:
-            return TICK_S  # for a moment nothing can be appended
+            return TICK_S  # a batch is being appended, nothing else can be
         queue = level - 1
         low, high = (f(SCHEDULE_TOPIC, queue) for f in (c.store.min_offset, c.store.max_offset))
         offset = min(max(self._next.get(level, 0), low), high)
@@ -244,7 +247,7 @@ class DelayService(ProgressTable[int]):
         if now < self._due.get(level, now):
             return TICK_S
         waits = self._waits_of(level)
-        waits.came(high, now)  # nobody tells of what a cut of the log dispatched
+        waits.came(high, now)  # reput reports no messages that a truncation dispatched
         result = c.store.get_message(
             SCHEDULE_TOPIC, queue, offset, BATCH, 1 << 20, None, c.visible, True
         )
@@ -263,19 +266,20 @@ class DelayService(ProgressTable[int]):
         return 0.0
 
     def _stored(self, message: ReceivedMessage) -> float:
-        """By the steady clock; inf if another machine stamped it, whose clock may be far behind."""
+        """The store time by the steady clock; inf if another machine, whose clock may be far
+        behind, stamped the message."""
         here = message.raw_store_host[:-4] == self._c.store_host[:-4]  # but for the port
         if here or self._trusts_all_stamps:
             return self._start + (message.store_timestamp - self._start_ms) / 1000
         return math.inf
 
     def _advance(self, level: int, offset: int, end: int) -> None:
-        """`end`: of the delivered copy in the log."""
+        """Move a level to `offset`; `end` is the end of the delivered copy in the log."""
         self._next[level] = offset
         self._delivered.append((end, level, offset))
 
     def _deliver(self, message: ReceivedMessage) -> int:
-        """Where the copy for the real topic ends in the log."""
+        """Store a copy under the real topic; return where it ends in the log."""
         properties = dict(message.properties)
         properties.pop(names.CRC32, None)
         topic = properties.get(names.REAL_TOPIC)
@@ -290,7 +294,7 @@ class DelayService(ProgressTable[int]):
             )
             return 0
         queue_id = int(properties.get(names.REAL_QID, "0"))
-        # A topic that nobody deleted is missing where the master died before its table was copied.
+        # A topic that was not deleted is missing if the master died before its table was copied.
         self._c.topics.ensure(topic, queue_id + 1, is_owed=True)
         put = self._sends.store_message(
             topic,
@@ -308,12 +312,13 @@ class DelayService(ProgressTable[int]):
 
 
 def _waiting(entry: object, then_ms: int, then: float) -> Entry:
-    """Of the table of a process whose clock said `then_ms` at `then` on the steady one of here."""
+    """An entry in the table of a process whose wall clock showed `then_ms` at `then` on this
+    process's steady clock."""
     if not isinstance(entry, list) or len(entry) != 2:
-        raise MalformedFrame("since when messages wait is not an offset and a time")
+        raise MalformedFrame("an entry of waitingTable is not an offset and a time")
     end, came_ms = entry
     since = None
     if came_ms is not None:
-        waited_ms = then_ms - checked.as_integer(came_ms, "since when messages wait", -INT64_MAX)
+        waited_ms = then_ms - checked.as_integer(came_ms, "a time in waitingTable", -INT64_MAX)
         since = then - max(0, waited_ms) / 1000
-    return checked.as_integer(end, "where messages that wait end"), since
+    return checked.as_integer(end, "an offset in waitingTable"), since

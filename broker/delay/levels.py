@@ -1,8 +1,8 @@
-"""The rewriting of a message that waits; how long says its delay level: `store/delay_levels.py`.
+"""The rewriting of a message that waits. `store/delay_levels.py` has the delay of each level.
 
 A message of level n waits in queue n - 1 of SCHEDULE_TOPIC_XXXX; its properties remember the real
-topic and queue. When its time comes it is stored again under the real topic; the property string
-still holds DELAY, REAL_TOPIC and REAL_QID then, as in RocketMQ.
+topic and queue. When its time comes the broker stores it again under the real topic; its property
+string then still holds DELAY, REAL_TOPIC and REAL_QID, as in RocketMQ.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from saturnmq.protocol.topics import SCHEDULE_TOPIC
 
 
 def schedule(topic: str, queue_id: int, encoded: bytes, levels: int) -> tuple[str, int, bytes]:
-    """Where and how a message with a DELAY property is stored first; a level above the highest of
-    `levels` counts as that."""
+    """The topic, queue and properties with which a message with a DELAY property is stored first; a
+    level above the highest of `levels` counts as the highest."""
     properties = decode_properties(encoded)
     try:
         level = min(int(properties.get(names.DELAY, "0")), levels)

@@ -1,14 +1,14 @@
-"""Since when the messages of one delay level wait, by the steady clock of this process.
+"""The times since which the messages of one delay level wait, by this process's steady clock.
 
-Store time cannot say it: that is wall time, which steps, and it never runs backwards, so after a
-clock that was ahead many messages carry one stamp of the future. Here is what this process saw
-itself: an entry (end, since) says that the queue's messages before `end`, from the end of the entry
-before, had come by `since`. For none of them is that too early, and too late by a grain at most.
-What is due needs no entry, so there are never more than the delay has grains.
+Store time cannot give them: it is wall time, which steps, and it never runs backwards, so after a
+clock that was ahead many messages carry one stamp of the future. This table has the times that the
+process observed. An entry (end, since) says that the queue's messages before `end`, from the end of
+the entry before, had come by `since`. That is too early for none of them, and too late by one grain
+at most. Due messages need no entry, so there are never more entries than the delay has grains.
 
-Of messages that came before the process began `since` is None, unless the process before wrote it
-down: then their store time counts, or the process's beginning if store time lies ahead of it or is
-of another machine's clock.
+For messages that came before the process began, `since` is None, unless the process before wrote
+it down. Then their store time counts, or the start of the process if store time lies ahead of it
+or comes from another machine's clock.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ GRAIN_S = 1.0
 SHARE = 100  # a grain is no more than this part of the delay
 
 Entry = tuple[int, float | None]
-"""The queue offset where it ends; seconds of the steady clock."""
+"""The queue offset where the entry ends; seconds of the steady clock."""
 
 _END = itemgetter(0)
 
 
 class Waits:
-    """Those of a queue that ended at `end` when the process began, `start` on its steady clock."""
+    """The waits in a queue that ended at `end` when the process began, at `start` on its steady
+    clock."""
 
     def __init__(self, delay_s: float, start: float, end: int) -> None:
         self._delay = delay_s
@@ -41,11 +42,11 @@ class Waits:
 
     @property
     def end(self) -> int:
-        """Where in the queue that ends which is known."""
+        """The queue offset where the last entry ends."""
         return self._entries[-1][0] if self._entries else 0
 
     def came(self, end: int, now: float) -> bool:
-        """The queue ends at `end`, since a moment ago; False if that is known."""
+        """Note that the queue ends at `end` since a moment ago; False if that is known."""
         if end <= self.end:
             return False
         if now - self._opened < min(GRAIN_S, self._delay / SHARE):
@@ -57,7 +58,8 @@ class Waits:
         return True
 
     def _drop_due(self, now: float) -> None:
-        """What is before a due entry came before it; the newest has just come."""
+        """Drop the entries before the last due one: their messages came earlier, so they are due
+        too. The newest entry has just come and is not due."""
         due = 0
         while self._latest(self._entries[due][1]) + self._delay <= now:
             due += 1
@@ -76,7 +78,7 @@ class Waits:
         return self._entries[bisect_right(self._entries, offset, key=_END)][1]
 
     def cut(self, end: int) -> bool:
-        """The queue lost what was behind `end`; False if nothing of that was known."""
+        """Drop the messages from `end` on, which the queue has lost; False if no entry had any."""
         if end >= self.end:
             return False
         since = self._since(end)
@@ -87,8 +89,8 @@ class Waits:
         return True
 
     def adopt(self, known: Iterable[Entry]) -> None:
-        """Take what a process knows that saw these messages come, as far as the queue is here; what
-        came after them stays."""
+        """Take the entries of a process that saw these messages come, as far as this queue reaches;
+        entries of later messages stay."""
         taken: list[Entry] = []
         last = 0
         for its_end, since in known:
@@ -100,8 +102,8 @@ class Waits:
         self._opened = -math.inf
 
     def waiting(self, offset: int) -> list[Entry]:
-        """What is known from `offset` on, for the process that comes after: in no more entries than
-        SHARE and the grains that the delay's last hundredth has."""
+        """The entries from `offset` on, for the next process: no more of them than SHARE plus the
+        grains in the last hundredth of the delay."""
         found: list[Entry] = []
         opened = -math.inf
         for end, since in self._entries[bisect_right(self._entries, offset, key=_END) :]:

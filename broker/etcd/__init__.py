@@ -1,2 +1,3 @@
-"""etcd, as far as election needs it: `door.py` is what the logic sees, `client.py` the real one
-over gRPC (`wire.py`: its messages). The simulator may put a model behind the same door."""
+"""etcd, as far as election needs it: `door.py` is the interface that the logic sees, `client.py` is
+its implementation over gRPC (`wire.py`: its messages). The simulator puts a model behind the same
+door."""

@@ -1,17 +1,17 @@
 """etcd over its gRPC API (v3, etcd 3.4 or newer).
 
-One endpoint is used at a time, the first that answers; when one does not, or says that it has no
-leader, the next one is. What may be asked twice is asked there at once; a commit is not: nobody
-knows whether the first was done.
+The client uses one endpoint at a time, the first that answers. If an endpoint does not answer, or
+says that it has no leader, the client uses the next one. It repeats there at once every request
+that may be sent twice. It never repeats a commit, because the first one may have been done.
 
-A renewal opens a stream, asks once and closes it: what is true of a lease is one answer, whose
-deadline is ours. A watch is one stream that lives on through the endpoints, from the revision
-behind the last change that it told. It asks for a sign of life every PROGRESS_S: a connection
-through which nothing comes any more is no connection. (Such a sign may overtake changes in etcd
-before 3.4.25, so its revision is not taken for a place to go on from.)
+A renewal opens a stream, asks once and closes it: one answer describes the lease, and its deadline
+is ours. A watch is one stream that moves from endpoint to endpoint; it goes on at the revision
+behind the last change that it reported. It asks for a sign of life every PROGRESS_S, because a
+connection that brings nothing counts as lost. (In etcd before 3.4.25 such a sign may overtake
+changes, so a watch never goes on from its revision.)
 
-With a user each endpoint is asked for a token first, and again when etcd does not know that any
-more. Files of certificates are read once, at the start.
+With a user, the client first asks each endpoint for a token, and asks again when etcd does not know
+the token any more. It reads certificate files once, at the start.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from saturnmq.runtime.errors import ConfigError
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-TRY_S = 1.0  # one endpoint has to answer
+TRY_S = 1.0  # within which one endpoint has to answer
 TOKEN_S = 5.0  # passwords are slow to compare on purpose
 PROGRESS_S = 2.0  # between two signs of life of a watch
 AGAIN_S = 0.2  # before a watch that broke is opened again
@@ -74,7 +74,7 @@ class EtcdAccess:
     endpoints: tuple[str, ...]  # HOST:PORT
     user: str = ""
     password: str = ""
-    ca_file: str = ""  # what the servers' certificates are signed with: turns TLS on
+    ca_file: str = ""  # the authority that signed the servers' certificates: turns TLS on
     cert_file: str = ""  # this client's certificate and key
     key_file: str = ""
 
@@ -94,7 +94,7 @@ class EtcdAccess:
             raise ConfigError("etcdUser and etcdPassword belong together: set both, or none")
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """Of the channels; None: no TLS. Blocking."""
+        """The credentials of the channels; None: no TLS. Blocking."""
         if not self.ca_file:
             return None
         return grpc.ssl_channel_credentials(
@@ -105,15 +105,15 @@ class EtcdAccess:
 
 
 class GrpcEtcd:
-    """The door over gRPC. To be made and used on one event loop."""
+    """The door over gRPC. Make it and use it on one event loop."""
 
     def __init__(self, access: EtcdAccess, runtime: Runtime) -> None:
         self._access = access
         self._runtime = runtime
         self._credentials = access.credentials()
-        self._at = 0  # of the endpoints: the one in use
+        self._at = 0  # the index of the endpoint in use
         self._channels: dict[str, grpc.aio.Channel] = {}
-        self._token: str | None = None  # None: to be asked for
+        self._token: str | None = None  # None: it must be asked for
 
     # the calls
 
@@ -199,7 +199,7 @@ class GrpcEtcd:
             await self._runtime.sleep(AGAIN_S)
 
     async def _stream(self, prefix: str, revision: int) -> AsyncIterator[News]:
-        """From one endpoint, until it is silent or gone."""
+        """The changes from one endpoint, until it is silent or gone."""
         call: Any = None
         asking: asyncio.Task[None] | None = None
         try:
@@ -253,12 +253,14 @@ class GrpcEtcd:
         self._channels.clear()
 
     def _pass_over(self, endpoint: str) -> None:
-        """It does not answer: the next one is used, unless somebody has seen to that."""
+        """Use the next endpoint, because this one does not answer, unless another call has already
+        moved on."""
         if endpoint == self._endpoint:
             self._at = (self._at + 1) % len(self._access.endpoints)
 
     def _channel(self) -> grpc.aio.Channel:
-        """To the endpoint in use. None is closed before the end: others may wait on it."""
+        """The channel to the endpoint in use. No channel is closed before the end: other calls may
+        wait on it."""
         endpoint = self._endpoint
         if endpoint not in self._channels:
             self._channels[endpoint] = (
@@ -269,7 +271,8 @@ class GrpcEtcd:
         return self._channels[endpoint]
 
     async def _metadata(self) -> tuple[tuple[str, str], ...]:
-        """`hasleader`: an endpoint that is cut off from the others says so, and does not hang."""
+        """The metadata of a call. `hasleader`: an endpoint that is cut off from the others reports
+        it instead of hanging."""
         always = (("hasleader", "true"),)
         if not self._access.user:
             return always
@@ -296,7 +299,8 @@ class GrpcEtcd:
         return await self._each(call, twice=twice)
 
     async def _each(self, call: Callable[[], Any], *, twice: bool = True) -> Any:
-        """The answer of the first endpoint that gives one; with an old token it is asked again."""
+        """The answer of the first endpoint that gives one; after a stale token the endpoint is
+        asked again."""
         endpoints, failed = len(self._access.endpoints), []
         renewed = False
         while True:
@@ -336,7 +340,8 @@ class GrpcEtcd:
             raise self._typed(error) from None
 
     def _typed(self, error: grpc.aio.AioRpcError) -> EtcdError:
-        """etcd's texts begin with `etcdserver: `; its codes alone do not tell enough."""
+        """The typed error for a gRPC error, by its text: codes alone are not precise enough. etcd's
+        texts begin with `etcdserver: `."""
         code, text = error.code(), f"etcd at {self._endpoint}: {error.details()}"
         if "lease not found" in text:
             return LeaseLost(text)
@@ -345,7 +350,7 @@ class GrpcEtcd:
         if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED) or any(
             part in text for part in ("authentication failed", "user name is empty")
         ):
-            return EtcdDenied(f"{text}; look at etcdUser, etcdPassword and what it may write")
+            return EtcdDenied(f"{text}; check etcdUser, etcdPassword and the user's permissions")
         if code in _UNAVAILABLE:
             return EtcdUnavailable(text)
         return EtcdRefused(f"{text} ({code.name})")
@@ -383,7 +388,7 @@ def _to_bytes(message: Any) -> bytes:
 
 
 def _behind(prefix: str) -> bytes:
-    """The first key behind all that begin so."""
+    """The first key behind all keys with this prefix."""
     key = prefix.encode()
     return key[:-1] + bytes([key[-1] + 1])  # UTF-8 has no byte 255
 
@@ -397,7 +402,7 @@ def _operation(write: Put | Delete) -> Any:
 
 
 def _header(answer: Any) -> tuple[int, int]:
-    """(cluster, revision)."""
+    """The cluster's id and the revision of an answer."""
     cluster, revision = answer.header.cluster_id, answer.header.revision
     if not cluster or revision < 1:
         raise EtcdMalformed(f"etcd answers as cluster {cluster:x} at revision {revision}")
@@ -430,7 +435,7 @@ def _change(event: Any) -> tuple[str, KeyValue | None]:
 def _cancelled(answer: Any, revision: int) -> EtcdError:
     if answer.compact_revision:
         return Compacted(
-            f"changes from revision {revision} on are asked for, etcd keeps those from "
+            f"the watch wants changes from revision {revision} on, etcd keeps those from "
             f"{answer.compact_revision} on"
         )
     if "no leader" in answer.cancel_reason:

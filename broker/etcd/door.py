@@ -1,14 +1,14 @@
-"""The door to etcd: what election asks of it, in plain values.
+"""The door to etcd: the interface that elections need, in plain values.
 
 Every answer carries the id of the etcd cluster and the revision at which it was true. Revisions
-count the changes of all keys and never go back in one cluster: whoever sees one that does talks to
-an etcd that was restored, or to another one.
+count the changes of all keys and never go back in one cluster: a revision that goes back means that
+etcd was restored, or that another cluster answers.
 
 | error | meaning | was a write done? |
 |---|---|---|
 | EtcdUnavailable | no endpoint answered in time, or etcd has no quorum | unknown |
 | EtcdDenied | user, password, certificate or permission | no |
-| EtcdRefused | anything else that etcd says no to | no |
+| EtcdRefused | etcd refused the request for any other reason | no |
 | LeaseLost | etcd does not know this lease (any more) | no |
 | Compacted | the changes since that revision are not kept: read again | - |
 | EtcdMalformed | an answer beyond the bounds below | unknown |
@@ -63,17 +63,17 @@ class EtcdMalformed(EtcdError):
 
 @dataclass(frozen=True, slots=True)
 class KeyValue:
-    """A key as it is at one revision."""
+    """A key and its value at one revision."""
 
     value: bytes
     created: int  # the revision at which it began to exist
     changed: int  # the revision of its last change
-    lease: int = 0  # it ends with this lease; 0: with none
+    lease: int = 0  # the key ends with this lease; 0: with none
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All keys below a prefix, at one revision: what a majority of etcd agrees on."""
+    """All keys below a prefix at one revision, which a majority of etcd agrees on."""
 
     cluster: int
     revision: int
@@ -82,7 +82,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """Changes below a prefix, in order; None: the key is gone. Without changes it says that the
+    """Changes below a prefix, in order; None: the key is gone. News without changes means that the
     watch has begun, or still lives."""
 
     cluster: int
@@ -122,7 +122,7 @@ class TxnOutcome:
 @dataclass(frozen=True, slots=True)
 class Lease:
     id: int
-    seconds: int  # what etcd gave, which may be more than was asked for
+    seconds: int  # granted by etcd; may be more than were asked for
 
 
 class Etcd(Protocol):
@@ -131,13 +131,13 @@ class Etcd(Protocol):
     async def read(self, prefix: str) -> Snapshot: ...
 
     async def commit(self, guards: Sequence[Guard], writes: Sequence[Put | Delete]) -> TxnOutcome:
-        """All of the writes, if all of the guards hold. It is never sent twice."""
+        """Do all of the writes, if all of the guards hold. A commit is never sent twice."""
         ...
 
     async def grant(self, seconds: int) -> Lease: ...
 
     async def keep(self, lease: int) -> int:
-        """Renew a lease; the seconds that it has from etcd's answer on."""
+        """Renew a lease; return the seconds that it has from etcd's answer on."""
         ...
 
     async def revoke(self, lease: int) -> None:
@@ -145,8 +145,9 @@ class Etcd(Protocol):
         ...
 
     def watch(self, prefix: str, revision: int) -> AsyncIterator[News]:
-        """Changes from this revision on, through lost connections; at once and at least every
-        PROGRESS_S something while etcd can be reached. Compacted: read again, and go on there."""
+        """Watch the changes from this revision on, through lost connections. While etcd can be
+        reached, news comes at once, then at least every PROGRESS_S. Compacted: read again, and go
+        on there."""
         ...
 
     async def close(self) -> None: ...

@@ -1,9 +1,9 @@
 """The messages of etcd's gRPC API that election uses, with etcd's names and field numbers.
 
-The table is all there is: descriptors are built from it at import, so nothing is generated. They
-are of proto2, in which every field may be absent: on the wire that is what etcd's proto3 with its
-one-ofs is, and `version = 0` in a comparison is said, not left out. Fields that nobody reads are
-left out of the table; protobuf passes over them. Enumerations are the numbers they are on the wire.
+Descriptors are built from the table at import, so no code is generated. They use proto2, in which
+every field may be absent. On the wire that equals etcd's proto3 with its one-ofs, except that
+`version = 0` in a comparison is sent and not left out. The table leaves out fields that this client
+does not read; protobuf skips them. Enumerations appear as their numbers on the wire.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Field = descriptor_pb2.FieldDescriptorProto
 
 def _messages() -> dict[str, Any]:
     """The message classes of the table, by their name without the package."""
-    # A pool of its own: another etcd client in this process has its own idea of these names.
+    # A pool of its own: another etcd client in this process may define the same names.
     pool = descriptor_pool.DescriptorPool()
     files: dict[str, Any] = {}
     for line in _TABLE.strip().splitlines():

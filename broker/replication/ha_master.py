@@ -298,7 +298,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
     def _was_read(self, start: int, end: int, error: OSError | None) -> None:
         self._reading = False
         if error is not None:
-            log.error("slave %s: the log cannot be read there: %s: closing", self.name, error)
+            log.error("slave %s: cannot read the log for it: %s: closing", self.name, error)
             self.close()
             return
         if self.next == start:  # else it has joined anew

@@ -88,7 +88,7 @@ def test_a_bad_sector_is_told_to_the_one_who_reads_there(
         await send(client, BODY)
         reply = await pull(client, 0)
         assert reply.code == ResponseCode.SYSTEM_ERROR
-        assert "the log cannot be read there" in reply.remark
+        assert "these messages cannot be read from the log" in reply.remark
         assert broker.failures.count == 0
         client.close()
         await broker.close()
@@ -149,7 +149,7 @@ def test_a_slave_for_which_the_disk_cannot_read_is_told_of_in_the_log(
         client = await connected(runtime, master)
         await send(client, BODY)
         slave = await started(runtime, slave_config(tmp_path / "s", master))
-        await until(lambda: "the log cannot be read there" in caplog.text)
+        await until(lambda: "cannot read the log for it" in caplog.text)
         assert slave.store.watermarks.appended == 0
         assert (await send(client, BODY)).code == 0
         client.close()

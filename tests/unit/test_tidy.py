@@ -99,13 +99,13 @@ SLEEPS = {
 BARE_OPENINGS = {
     "runtime": 0,
     "protocol": 0,
-    "store": 8,
+    "store": 0,
     "nameserver": 0,
-    "broker": 99,
+    "broker": 62,
     "client": 5,
-    "pipeline": 63,
-    "cli": 22,
-    "drills": 102,
+    "pipeline": 6,
+    "cli": 3,
+    "drills": 47,
     "documents": 29,
 }
 
