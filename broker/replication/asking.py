@@ -1,4 +1,4 @@
-"""Asking another node of the group: what it is and what it has (REPLICA_STATE)."""
+"""Requests to another node of the group, above all for its state (REPLICA_STATE)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from saturnmq.runtime.errors import SaturnError
 
 log = logging.getLogger(__name__)
 
-ASK_S = 1.0  # how long another node has to say what it knows
+ASK_S = 1.0  # another node has to answer within this time
 
 
 async def member_at(c: Context, address: str) -> MemberState | None:
-    """What another node of this group tells; None if it does not answer."""
+    """The state that another node of this group reports; None if it does not answer."""
     try:
         reply = await answer_of(c, address, Command.request(RequestCode.REPLICA_STATE, {}))
         member = read_member(checked.document(reply.body), c.role.ceiling)
@@ -42,7 +42,7 @@ async def member_at(c: Context, address: str) -> MemberState | None:
 
 
 async def answer_of(c: Context, address: str, request: Command) -> Command:
-    """What another node answers, within ASK_S. SaturnError, OSError, TimeoutError or ValueError:
-    it does not, or refuses."""
+    """The answer of another node, within ASK_S. SaturnError, OSError, TimeoutError or ValueError:
+    it does not answer, or it refuses."""
     async with asyncio.timeout(ASK_S):
         return await ask_once(c.runtime, address, request, ASK_S, c.config.signing)

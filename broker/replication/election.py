@@ -1,57 +1,58 @@
 """The rules of election: who may make itself the master of its group. Pure: no I/O, no clock.
 
-An election changes only who promotes. `client/admin/promotion.py` makes a promotion safe: members
-are fenced before one of them leads, and enough of them must answer. Here is decided who starts one,
-and how long a master may acknowledge without asking anybody.
+An election only replaces the operator who promotes. `client/admin/promotion.py` makes a promotion
+safe: members are fenced before one of them leads, and enough of them must answer. This module
+decides which node starts a promotion, and how long a master may acknowledge without asking others.
 
 etcd holds two keys for each group, below /saturnmq/CLUSTER/GROUP/:
 
 | key | value | lives |
 |---|---|---|
-| holder | the address of who leads, or is about to | as long as its lease |
-| record | `GroupRecord`: the group's identity, its members, its master, who is in sync | for good |
+| holder | the address of the node that leads, or is about to | as long as its lease |
+| record | `GroupRecord`: the group's identity, members, master and in-sync set | for good |
 
-Whoever changes the record says which revision of it and of `holder` it has seen: a
-compare-and-swap. So one candidate at a time takes `holder`, and each is given an epoch that nobody
-else got, to which it has a **claim**: until it leads, or has withdrawn because it does not, no
-master of a lower epoch takes the group back. It could not know whether the candidate leads.
+A node that changes the record names the revisions of the record and of `holder` that it has seen: a
+compare-and-swap. So only one candidate at a time takes `holder`, and each candidate gets an epoch
+that no other node got. The candidate has a **claim** to its epoch until it leads, or withdraws
+because it does not. While there is a claim, no master of a lower epoch takes the group back: it
+could not know whether the candidate leads.
 
-1. **Eligible** is who the record names in sync, and has what the record says was confirmed; with
-   `electUncleanMaster` anybody, by force. A slave goes first that by its own knowledge lacks
-   nothing. One that may lack something since it was restarted, or a master that was deposed and
-   has heard of no new one, waits FORSAKEN_S longer: after a power cut there may be nobody else.
-   Such a node, and one whose last campaign failed, asks the members first whether the promotion
-   would be done (`Poll`), so that nobody uses epochs up for nothing. Priority elects nobody: a
-   preferred slave (`brokerElectionPriority`; a lower number is preferred) that is in sync for
-   SETTLE_S takes over from a living master by hand-over.
+1. **Eligible** are the nodes that the record names in sync and whose log reaches the record's
+   `confirmed`; with `electUncleanMaster` any node, by force. A slave that knows of nothing it lacks
+   goes first. A slave that may lack something since its restart waits FORSAKEN_S longer. So does a
+   deposed master that has heard of no new one: after a power cut there may be no other node. Such
+   a node, and one whose last campaign failed, first asks the members whether they would allow the
+   promotion (`Poll`), so that no epochs are wasted. Priority elects nobody: a preferred slave
+   (`brokerElectionPriority`; a lower number is preferred) that is in sync for SETTLE_S takes over
+   from a living master by hand-over.
 2. **A slave that hears its master elects nobody**, whether or not `holder` is there: that master
-   lives, and what it acknowledges its slaves have.
-3. **A master's lease** counts, for the master, from before it sent the renewal; for etcd from when
-   it answered. Of its seconds the master takes off what two clocks may drift apart (DRIFT), and
-   ETCD_ELECTION_S: an etcd leader that was voted out may still renew for so long, while the new one
-   counts from its own beginning. So a master knows that its lease is over before etcd does.
-4. **Without a lease** a master goes on as long as it needs no lease, because whoever is elected
-   needs etcd, and the members:
-   - its sends wait for copies, elections are clean: a candidate fences so many members that fewer
-     than `required` are left; none of them confirms anything to the old master any more;
-   - else every member that could be elected must have a message before it is acknowledged: the one
-     that is elected fences itself first, and does not confirm again. With nobody who could be
-     elected the master goes on alone.
-   So etcd may be away for long; there is just no fail-over meanwhile, which the status says.
+   lives, and its slaves have the messages that it acknowledges.
+3. **A master's lease** begins, for the master, before it sent the renewal; for etcd, when it
+   answered. The master subtracts the possible drift of two clocks (DRIFT), and ETCD_ELECTION_S: an
+   etcd leader that was voted out may still renew for so long, while the new one counts from its own
+   beginning. So a master knows that its lease is over before etcd does.
+4. **Without a lease** a master goes on while it is safe, because an elected node needs etcd and the
+   members:
+   - If its sends wait for copies and elections are clean, a candidate fences so many members that
+     fewer than `required` are left. Fenced members confirm nothing to the old master any more.
+   - Else every member that could be elected must have a message before it is acknowledged: the
+     elected node fences itself first, and does not confirm again. If no member could be elected,
+     the master goes on alone.
+   So etcd may be away for long. Only a fail-over is impossible meanwhile, and the status says so.
 5. **The in-sync set** in the record shrinks when a slave falls behind or leaves, but never below
-   the copies that a send waits for: while fewer are in sync nothing is acknowledged, so those that
-   were in it lack nothing. `confirmed` in the record is what each of them has reported. A slave
-   counts for an acknowledgement when the record names it as a member: a candidate that did not
-   know of it would fence too few, and not ask the one that has the message.
-6. **etcd may have forgotten**: revisions that went back, or another cluster's id, mean that it was
-   restored or replaced. What it says of who was in sync is old then: nothing is done with it,
-   loudly, until an operator has removed `config/election.json` and its `.bak`, and the old record,
-   which may name a slave in sync that is not any more. A record that does
-   not parse, or is of another group of this name, is not used either.
+   the copies that a send waits for: while fewer are in sync nothing is acknowledged, so the last
+   members of the set lack nothing. All of them have reported the log up to `confirmed`. A slave
+   counts for an acknowledgement only when the record names it as a member: a candidate that did not
+   know of it would fence too few, and would not ask the node that has the message.
+6. **etcd may have forgotten**: a revision that went back, or another cluster's id, means that etcd
+   was restored or replaced. Then its in-sync set is old and may name a slave that is in sync no
+   more. The node reports this loudly, and uses nothing of it until an operator has removed
+   `config/election.json`, its `.bak` and the old record. A record that does not parse, or belongs
+   to another group of this name, is not used either.
 
-`Election.step(now, facts)` says what to do next, one thing at a time; what came of it is told by
-`saw`, `granted`, `renewed`, `lost`, `failed`, `polled` and `campaign_ended`. Whether a commit was
-done is not asked: a read says what is so.
+`Election.step(now, facts)` returns the next instruction, one at a time. Its outcome is reported by
+`saw`, `granted`, `renewed`, `lost`, `failed`, `polled` and `campaign_ended`. A commit reports no
+outcome: the next read shows it.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.epochs import EPOCH_MAX, TERM, next_term
 from saturnmq.runtime.errors import MalformedFrame
 
-DRIFT = 0.01  # by so much two steady clocks may run apart: a hundred times what quartz does
+DRIFT = 0.01  # two steady clocks may drift by this part: a hundred times the drift of quartz
 ETCD_ELECTION_S = 1.0  # etcd's default election timeout
 LEASE_S_MAX = 600
 LEASE_S_MIN = 3  # etcd's least lease is 2 s, and so much must be left for the master
@@ -73,7 +74,7 @@ RENEW = 3  # so often a lease is renewed while it holds
 READ_S = 1.0  # between two reads, if nothing else happens
 AGAIN_S = 0.3  # after a question that failed
 SILENT_S = 3.0  # etcd has not answered for so long: it is away
-CONFIRMED_S = 2.0  # between two records that differ in what is confirmed only
+CONFIRMED_S = 2.0  # between two records that differ only in `confirmed`
 STAGGER_S = 0.5  # between two slaves of the same record: the first should not be disturbed
 BACK_OFF_S = 3.0  # after a campaign that failed, others have their turn
 FORSAKEN_S = 8.0  # a group whose slaves in sync elect nobody: another one may try
@@ -119,7 +120,7 @@ class GroupRecord:
 
 
 def read_record(value: bytes) -> GroupRecord:
-    """MalformedFrame: it is not what a broker writes."""
+    """Read the record of a group. MalformedFrame: no broker writes such a record."""
     document = checked.document(value)
     if checked.integer(document, "version") != 1:
         raise MalformedFrame(f"version {document['version']} of a record is not known here")
@@ -140,12 +141,12 @@ def read_record(value: bytes) -> GroupRecord:
         members=addresses(document, "members"),
     )
     if not record.identity or record.given < record.epoch or len(record.claims) > MEMBERS_MAX:
-        raise MalformedFrame(f"epoch {record.epoch} of group {record.identity!r} cannot be")
+        raise MalformedFrame(f"epoch {record.epoch} of group {record.identity!r} is impossible")
     return record
 
 
 def addresses(document: Mapping[str, Any], name: str) -> frozenset[str]:
-    """The list of addresses under `name`. MalformedFrame: it is none."""
+    """The list of addresses under `name`. MalformedFrame: it is no such list."""
     each = checked.items(document, name, MEMBERS_MAX)
     return frozenset(checked.as_address(checked.as_text(one, "a member")) for one in each)
 
@@ -165,7 +166,7 @@ class Facts:
     hears_master: bool = False
     unfit: str = ""  # why it must not be promoted without force
     may_lack: bool = False  # it was restarted, and has not caught up with a master since
-    # A master's: its slaves that are in sync, with what they have; all that it ever had.
+    # On a master: its slaves in sync with their positions; all slaves that it ever had.
     in_sync: dict[str, int] = field(default_factory=dict)
     confirmed: int = 0
     replicas: frozenset[str] = frozenset()
@@ -176,19 +177,19 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Both keys; tell `saw`."""
+    """Read both keys; report to `saw`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A lease; tell `granted`."""
+    """Get a lease; report to `granted`."""
 
     seconds: int
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Tell `renewed`, or `lost`."""
+    """Renew the lease; report to `renewed` or `lost`."""
 
     lease: int
 
@@ -208,9 +209,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Run the promotion of this node in `epoch`, beside everything else; tell `campaign_ended`.
-    With `force` what other members may have is let go. `asks`: the master is to hand over, and
-    nothing happens if it does not."""
+    """Run the promotion of this node in `epoch`, beside everything else; report to
+    `campaign_ended`. With `force` messages that only other members have may be lost. `asks`: the
+    master must agree to hand over; if it does not, nothing happens."""
 
     epoch: int
     force: bool = False
@@ -219,7 +220,8 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """Ask whether a promotion of this node would be done, beside everything else; tell `polled`."""
+    """Ask whether a promotion of this node would succeed, beside everything else; report to
+    `polled`."""
 
     force: bool = False
 
@@ -243,11 +245,11 @@ class Memory:
     cluster: int = 0
     revision: int = 0
     record_changed: int = 0  # the revision of the newest record that was seen
-    members: frozenset[str] = frozenset()  # whom that named; empty: there was none
+    members: frozenset[str] = frozenset()  # the members in that record; empty: there was none
     forgot: str = ""  # why this etcd is not believed any more
 
     def check(self, snapshot: Snapshot, record: KeyValue | None) -> None:
-        """Note what was read; or that etcd has forgotten what it once said."""
+        """Note what etcd says; or that it has forgotten what it said before."""
         if self.forgot:
             return
         if self.cluster and snapshot.cluster != self.cluster:
@@ -261,15 +263,15 @@ class Memory:
             self.record_changed = record.changed if record is not None else self.record_changed
             return
         self.forgot = (
-            f"{what}: it was replaced, or restored from an old snapshot, and what it says of this "
-            "group is old. Look at etcdEndpoints; if they are right, stop all nodes of the group, "
+            f"{what}: etcd was replaced, or restored from an old snapshot, and its record of this "
+            "group is old. Check etcdEndpoints; if they are right, stop all nodes of the group, "
             "delete the group's record there (`etcdctl del`), remove config/election.json and its "
             ".bak of each node, and start them again"
         )
 
 
 class Election:
-    """One node's view of etcd, and what it does about it."""
+    """One node's view of etcd, and its decisions."""
 
     def __init__(
         self,
@@ -282,12 +284,12 @@ class Election:
         priority: int = PRIORITY_MAX,
         unclean: bool = False,
     ) -> None:
-        """`prefix`: of the keys, with a slash at its end."""
+        """`prefix` is that of the keys, with a slash at its end."""
         self.record_key, self.holder_key = f"{prefix}record", f"{prefix}holder"
         self.memory = memory
         self._me, self._ha_address = address, ha_address
         self._lease_s, self._priority, self._unclean = lease_s, priority, unclean
-        # What was read last.
+        # the last read
         self.record: GroupRecord | None = None
         self._record_changed = 0  # its revision; 0: there is none
         self._holder: KeyValue | None = None
@@ -295,12 +297,12 @@ class Election:
         self._seen_at: float | None = None
         self._read_at = float("-inf")  # when to read again
         self.error = ""  # of the last question, if it failed
-        # The lease of this node: there may be one that `holder` is not bound to (yet).
+        # The lease of this node; `holder` may not be bound to it (yet).
         self._lease: Lease | None = None
         self._until = 0.0  # it holds so long, by this node's clock
         self._renew_at = 0.0
         self._has_renewed = False  # by the last step
-        # In sync by a commit that may still be done: it cannot once the record has changed.
+        # In sync by a commit that etcd may still do; it cannot once the record has changed.
         self._offered: frozenset[str] = frozenset()
         self._offered_on = 0
         self._first: frozenset[str] = frozenset()  # members that the group's first record names
@@ -322,7 +324,7 @@ class Election:
     # the outcome of the instructions
 
     def saw(self, snapshot: Snapshot, now: float) -> None:
-        """The answer to a read that was sent at `now`."""
+        """Take the answer to a read that was sent at `now`."""
         self.error = ""
         item = snapshot.items.get(self.record_key)
         self.memory.check(snapshot, item)
@@ -336,14 +338,14 @@ class Election:
             self.record = read_record(item.value) if item is not None else None
         except (MalformedFrame, ValueError) as error:
             self._damaged = (
-                f"the key {self.record_key} in etcd is not what a broker writes ({error}): remove "
+                f"the key {self.record_key} in etcd was not written by a broker ({error}): remove "
                 "it, and the master writes it anew"
             )
         if not self.refused:
             self.memory.members = self.members()
 
     def changed(self) -> None:
-        """A watch has told something of the keys: read them."""
+        """Read the keys: a watch has reported a change."""
         self._read_at = float("-inf")
 
     def granted(self, lease: Lease, sent_at: float) -> None:
@@ -361,17 +363,18 @@ class Election:
         self._renew_at = sent_at + lasts / RENEW
 
     def lost(self) -> None:
-        """etcd does not know the lease."""
+        """Forget the lease: etcd does not know it."""
         self._lease, self._until = None, 0.0
         self.changed()
 
     def failed(self, error: str, now: float) -> None:
-        """A question was not answered, or refused."""
+        """Note a request that got no answer, or was refused."""
         self.error = error
         self._read_at = now + AGAIN_S
 
     def polled(self, now: float, why: str) -> None:
-        """`why` the promotion would be refused; empty: it would be done."""
+        """Take the outcome of a poll: why the promotion would be refused; empty: it would
+        succeed."""
         self._polling, self._backed, self._opposed = False, not why, why
         if why:
             self._not_before = now + BACK_OFF_S
@@ -383,15 +386,15 @@ class Election:
             self._hand_over_at = now + HAND_OVER_AGAIN_S
 
     def stop(self) -> Revoke | None:
-        """This node ends in order: others need not wait for the end of its lease."""
+        """Stop in order: other nodes need not wait for the end of this node's lease."""
         self._stopped = True
         return self._give_up()
 
-    # what holds
+    # the present state
 
     @property
     def refused(self) -> str:
-        """Why nothing that etcd says is used; empty if it is."""
+        """Why etcd's record is not used; empty if it is used."""
         return self.memory.forgot or self._damaged
 
     @property
@@ -402,16 +405,16 @@ class Election:
 
     @property
     def _holds_from_before(self) -> bool:
-        """By a lease that it has as a master, not as a candidate."""
+        """Whether it holds the key by a lease that it got as a master, not as a candidate."""
         claims = self.record.claims if self.record is not None else {}
         return self._is_holder and not self.campaigning and self._me not in claims
 
     def holds(self, now: float, facts: Facts) -> bool:
-        """Whether this master may acknowledge whoever can be reached."""
+        """Whether this master may acknowledge, whichever other nodes can be reached."""
         return now < self.holds_until(facts)
 
     def holds_until(self, facts: Facts) -> float:
-        """By this node's clock; 0: it may not."""
+        """The end of that permission by this node's clock; 0: it has none."""
         record = self.record
         mine = record is not None and (record.master, record.epoch) == (self._me, facts.term)
         return self._until if mine and self._is_holder and not self.refused else 0.0
@@ -424,8 +427,8 @@ class Election:
         return record.members | record.in_sync | {record.master}
 
     def counting(self, identity: str) -> frozenset[str]:
-        """The slaves of this master that may count for an acknowledgement: whoever could be elected
-        knows of them. Empty: all, because nobody else could be."""
+        """The slaves of this master that may count for an acknowledgement: every node that could be
+        elected knows of them. Empty: all slaves, because no other node could be elected."""
         if self._foreign(identity):
             return frozenset()
         return (self.memory.members or self._first) - {self._me}
@@ -456,16 +459,16 @@ class Election:
         if foreign := self._foreign(facts.identity):
             return foreign
         if record.given > GIVEN_MAX:
-            return f"epoch {record.given} was given away, and there are none above {EPOCH_MAX}"
+            return f"epoch {record.given} was given to a candidate, and the last is {EPOCH_MAX}"
         if facts.leads and (other := self._claimed(facts)):
             return (
-                f"{other} may lead in a higher epoch, which it was given: start it, or promote a "
+                f"{other} got a higher epoch and may lead in it: start it, or promote a "
                 "node with `saturnmq admin promote`"
             )
         if facts.leads and not self.holds(now, facts):
             return "this master has no lease yet"
         if not facts.end:
-            return "the log is empty: there is nothing that another node could go on with"
+            return "the log is empty: another node would have nothing to go on with"
         if not record.in_sync - {record.master} and not self._unclean:
             return "no slave is in sync"
         return self._opposed
@@ -488,10 +491,10 @@ class Election:
             return None
         lease, wants_lease = self._lease, facts.leads or self.campaigning
         due = lease is not None and wants_lease and now >= self._renew_at
-        # With an etcd that is slow a renewal is always due: other things have their turn.
+        # With a slow etcd a renewal is always due: other instructions have their turn, too.
         self._has_renewed = due and not self._has_renewed
         if lease is not None and self._has_renewed:
-            self._renew_at = now + AGAIN_S  # should it fail
+            self._renew_at = now + AGAIN_S  # if it fails
             return Renew(lease.id)
         if now >= self._read_at:
             self._read_at = now + READ_S
@@ -506,10 +509,10 @@ class Election:
             return self._as_master(now, facts)
         if facts.follows or (facts.deposed and not self._holds_from_before):
             return self._as_slave(now, facts)
-        return None  # it finds out what it is; or whom it handed over to may be about to lead
+        return None  # this node finds out its role; or its chosen successor may be about to lead
 
     def _give_up(self) -> Revoke | None:
-        """The lease, if there is one."""
+        """Revoke the lease, if there is one."""
         lease, self._lease, self._until = self._lease, None, 0.0
         if lease is None:
             return None
@@ -517,7 +520,7 @@ class Election:
         return Revoke(lease.id)
 
     def _follow(self, facts: Facts) -> Follow | None:
-        """Once for each record."""
+        """Follow the record's master: once for each record."""
         record = self.record
         if record is None or self._followed == self._record_changed or record.master == self._me:
             return None
@@ -527,7 +530,8 @@ class Election:
         return Follow(record.epoch, record.master, record.ha_address)
 
     def _commit(self, record: GroupRecord, *writes: Put) -> Commit:
-        """Change the record, and what else, if nobody has changed anything since."""
+        """Change the record, and the other keys given, if no node has changed them since the
+        read."""
         self._offered, self._offered_on = self._offered | record.in_sync, self._record_changed
         if self.record is None:
             self._first = record.members
@@ -539,7 +543,7 @@ class Election:
         )
 
     def _take(self, record: GroupRecord) -> Instruction:
-        """`holder`, which nobody has, and change the record."""
+        """Take `holder`, which no node has, and change the record."""
         if self._lease is None:
             return Grant(self._lease_s)
         return self._commit(record, Put(self.holder_key, self._me.encode(), self._lease.id))
@@ -548,7 +552,7 @@ class Election:
 
     def _as_master(self, now: float, facts: Facts) -> Instruction | None:
         if not facts.identity or (self._holder is not None and not self._is_holder):
-            return None  # who holds it lived a moment ago; that may be this node, before a restart
+            return None  # the holder lived a moment ago; it may be this node, before a restart
         known, wanted = self.record, self._mine(facts)
         if self._holder is None:
             return None if self._claimed(facts) else self._take(wanted)
@@ -569,7 +573,7 @@ class Election:
         if known is not None:
             if len(in_sync) < facts.required:  # nothing is acknowledged
                 in_sync |= known.in_sync
-            if in_sync <= known.in_sync:  # each of them has had that
+            if in_sync <= known.in_sync:  # each of them had the log up to the old `confirmed`
                 confirmed = max(confirmed, known.confirmed)
             given = max(given, known.given)
             claims = {who: epoch for who, epoch in known.claims.items() if epoch > facts.term}
@@ -604,7 +608,7 @@ class Election:
             self._free_since = self._settled_since = None
             return self._give_up()
         if self._lease is not None and self._holder is not None:
-            return self._give_up()  # a campaign has failed, or somebody was quicker
+            return self._give_up()  # a campaign has failed, or another node was quicker
         if self._holder is not None or facts.hears_master:
             self._free_since, self._backed, self._opposed = None, False, ""
             return self._hand_over(now, facts, record) if self._holder is not None else None
@@ -621,7 +625,7 @@ class Election:
         return self._take(self._give_me(facts, record))
 
     def _claim(self, facts: Facts, record: GroupRecord) -> Instruction:
-        """This node has got an epoch: it uses it once, or withdraws."""
+        """Use the epoch that this node has got once, or withdraw."""
         asks = not self._is_holder
         may = self._prefers(facts, record) if asks else self._eligible(facts)
         epoch = record.claims[self._me]
@@ -637,23 +641,25 @@ class Election:
         return replace(record, given=epoch, claims={**record.claims, self._me: epoch})
 
     def _is_named(self, facts: Facts) -> bool:
-        """In sync by the record, and with what that has."""
+        """Whether the record names this node in sync, and its log reaches the record's
+        `confirmed`."""
         record = self.record
         if record is None or self._me not in record.in_sync:
             return False
         return facts.end >= record.confirmed and not facts.unfit
 
     def _goes_first(self, facts: Facts) -> bool:
-        """Among those who may be elected."""
+        """Whether this node goes first among the eligible ones."""
         return facts.follows and not facts.may_lack and self._is_named(facts)
 
     def _eligible(self, facts: Facts) -> bool:
         return bool(facts.identity) and (self._unclean or self._is_named(facts))
 
     def _waits_s(self, facts: Facts) -> float:
-        """Since nobody holds the group: those before it have their turn."""
+        """The time to wait after the group lost its holder: the nodes before this one have their
+        turn."""
         record = self.record
-        assert record is not None, "who is eligible has one"
+        assert record is not None, "an eligible node has a record"
         # The last master has just been lost.
         order = sorted(record.in_sync, key=lambda member: (member == record.master, member))
         if self._unclean and not self._goes_first(facts):

@@ -1,13 +1,13 @@
-"""Election at work: does what `election.py` says, and tells it what came of it.
+"""Election at work: executes the instructions of `election.py`, and reports their outcomes to it.
 
 One task asks etcd one thing at a time; a watch only says when to look again. A campaign, which may
-take seconds, runs beside it, so that the lease is renewed meanwhile. What the rules know of etcd
-through restarts is in `config/election.json`:
+take seconds, runs beside it, so that the lease is renewed meanwhile. `config/election.json` keeps
+the rules' knowledge of etcd through restarts:
 
 | key | meaning |
 |---|---|
 | cluster | the id of etcd's cluster |
-| revision | etcd was there at least |
+| revision | etcd had at least this revision |
 | recordChanged | the revision of the newest record of this group that was seen |
 | members | the addresses that it named as members |
 | forgot | why this etcd is not believed any more, until the file and its .bak are removed |
@@ -51,21 +51,21 @@ from saturnmq.runtime.errors import SaturnError
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.1  # between two looks at what this node is
-REVOKE_S = 1.0  # an end in order waits so long for etcd
+LOOK_S = 0.1  # between two looks at this node's state
+REVOKE_S = 1.0  # a stop in order waits so long for etcd
 NOBODY: frozenset[str] = frozenset()
 UINT64_MAX = (1 << 64) - 1
 
 
 @dataclass
 class Ballot:
-    """What a broker that takes part in elections is given."""
+    """The tools that a broker needs to take part in elections."""
 
     etcd: Etcd
-    # Make this node the master, as `admin promote` does: its group and address, the addresses of
-    # other members, and the campaign. A SaturnError says why it is not.
+    # Makes this node the master, as `admin promote` does. Arguments: its group and address, the
+    # addresses of other members, and the campaign. A SaturnError says why it failed.
     promote: Callable[[str, str, list[str], Campaign], Awaitable[None]]
-    # A SaturnError says why such a promotion, by force or not, would be refused as things are.
+    # Raises the SaturnError with which such a promotion, by force or not, would be refused now.
     check: Callable[[str, str, list[str], bool], Awaitable[None]]
 
 
@@ -77,7 +77,8 @@ class SavedMemory(Saveable):
         self._noted: object = None
 
     def note(self) -> None:
-        """Revisions rise all the time: they are written with what else has changed."""
+        """Note changes worth saving. Revisions rise all the time: they are written along with other
+        changes."""
         memory = self.memory
         known = (memory.cluster, memory.record_changed, memory.forgot)
         if known != self._noted:
@@ -136,14 +137,15 @@ class ElectionService:
         )
         self._look = asyncio.Event()
         self._campaign: asyncio.Task[None] | None = None  # or a poll
-        # Until then this master of that term needs nobody's word: asked for every turn.
+        # Until this time the master of this term needs no other node. Kept here, because it is
+        # asked for in every turn.
         self._alone_until, self._alone_term = 0.0, 0
         self._told = ""
 
-    # what the broker asks
+    # for the broker
 
     def witnesses(self) -> frozenset[str]:
-        """Who must have a message before this master acknowledges it."""
+        """The nodes that must have a message before this master acknowledges it."""
         role = self._c.role
         if role.required > 1 and not self._c.config.elect_unclean:
             return NOBODY  # the copies that each send waits for are enough
@@ -158,7 +160,7 @@ class ElectionService:
         return not counting or address in counting
 
     def refuses(self) -> str:
-        """Why this master should take no writes: who could be elected would not have them."""
+        """Why this master should take no writes: a node that could be elected would lack them."""
         missing = self.witnesses() - self._master.followers()
         if not missing:
             return ""
@@ -187,7 +189,7 @@ class ElectionService:
             timer.cancel()
 
     async def watch(self) -> None:
-        """When something has changed, look at once."""
+        """Look at once when a key has changed."""
         while True:
             await self._c.runtime.sleep(READ_S)  # a read says where to begin
             revision = self._election.memory.revision
@@ -200,7 +202,7 @@ class ElectionService:
                 log.info("the watch of %s begins again: %s", self._prefix, error)
 
     async def close(self) -> None:
-        """Others need not wait for the end of the lease."""
+        """Give the lease back, so that other nodes need not wait for its end."""
         if self._campaign is not None:
             self._campaign.cancel()
         revoke = self._election.stop()
@@ -270,7 +272,8 @@ class ElectionService:
         return sorted({*c.role.replicas.values(), *self._election.members()} - {c.address})
 
     def _note(self) -> None:
-        """What follows from what the rules know now."""
+        """Act on a change of the rules' knowledge: how long this master may acknowledge alone,
+        which notes to save, and whether a fail-over is possible."""
         facts, now = self._facts(), self._c.runtime.monotonic()
         self._alone_term = facts.term
         self._alone_until = self._election.holds_until(facts)

@@ -1,8 +1,8 @@
-"""What the machine of replication knows, is told, and wants done. Values only.
+"""The facts, events and instructions of the machine of replication. Values only.
 
-Nodes are named by their address, connections by a number that the executor gives each, requests
-too. An instruction marked "awaited" is the last one of its step: its outcome, `Done`, is the next
-event. What asks other nodes is never awaited: it ends in an event of its own.
+An address names a node. A number that the executor gives names a connection or a request. An
+instruction marked "Awaited" is the last one of its step: its outcome, `Done`, is the next event. An
+instruction that asks other nodes is never awaited: it ends in an event of its own.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 from saturnmq.broker.replication.introductions import Check, Hello, Join, MemberState
 from saturnmq.store.log.epochs import Epoch
 
-Range = tuple[int, int]  # of the log: its first byte, and the one behind its last
+Range = tuple[int, int]  # a part of the log: its first byte, and the one behind its last
 
 
 @dataclass(frozen=True)
 class Me:
-    """What the configuration says of this node."""
+    """This node according to its configuration."""
 
     group: str  # its name
     broker_id: int  # as configured
@@ -35,14 +35,14 @@ class LogState:
 
     start: int = 0
     end: int = 0
-    # Up to the last whole message of what it knows that its group has confirmed; -1: of a slave
-    # that has not heard of it since its start.
+    # The end of the last whole message that this node knows to be confirmed; -1: a slave that has
+    # not heard of any since its start.
     confirmed: int = -1
     epochs: tuple[Epoch, ...] = ()
     identity: str = ""  # of its group, as the file of its epochs says
-    amnesia: str = ""  # the store knows that it had this, and has not found it
+    amnesia: str = ""  # the part that the store once had and has not found
     missing: tuple[Range, ...] = ()  # the same as ranges
-    gaps: tuple[Range, ...] = ()  # damaged, as its start has found
+    gaps: tuple[Range, ...] = ()  # damaged ranges that the start has found
     clean: bool = True  # at the start: it was closed, and not killed
     torn: bool = False  # at the start: some of what had been flushed is gone
     failed: str = ""  # why the disk takes nothing more
@@ -53,8 +53,8 @@ class LogState:
         return self.epochs[-1].number if self.epochs else 0
 
     def lacks_front(self, begins: int) -> bool:
-        """Whether something is missing before its first byte, of what a log that begins there
-        has. A log grows at its end only: it has to be copied back from its beginning."""
+        """Whether this log lacks a front that a log beginning there has. A log grows at its end
+        only: it has to be copied back from its beginning."""
         return any(first < self.start and begins < last for first, last in self.missing)
 
 
@@ -68,7 +68,7 @@ class Started:
 
 @dataclass(frozen=True)
 class Paused:
-    """The process stood still: others may have acted meanwhile."""
+    """The process stood still: other nodes may have acted meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Polled:
-    """The outcome of Ask: what those tell that answered."""
+    """The outcome of Ask: the states of the nodes that answered."""
 
     what: str
     members: tuple[MemberState, ...] = ()
@@ -97,7 +97,7 @@ class NameserverTold:
 
 @dataclass(frozen=True)
 class Superseded:
-    """`why` says who knows of a higher epoch that another node opened."""
+    """Another node opened a higher epoch; `why` names the node that knows of it."""
 
     epoch: int
     why: str
@@ -107,7 +107,7 @@ class Superseded:
 
 @dataclass(frozen=True)
 class Joined:
-    """A slave has said who it is, and maybe where to go on."""
+    """A slave has introduced itself, and may have named the offset to go on at."""
 
     link: int
     join: Join
@@ -115,7 +115,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class JoinedClassic:
-    """A slave of RocketMQ's has said where its log ends."""
+    """A slave of RocketMQ's has reported the end of its log."""
 
     link: int
     host: str
@@ -129,7 +129,7 @@ class LinkLost:
 
 @dataclass(frozen=True)
 class Greeted:
-    """Whom this node dialled has said who it is."""
+    """The dialled node has introduced itself."""
 
     link: int
     hello: Hello
@@ -137,14 +137,14 @@ class Greeted:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The master has found both logs to be one up to where this one is to be cut."""
+    """The master has found both logs equal up to the place where this one is to be cut."""
 
     link: int
 
 
 @dataclass(frozen=True)
 class Refused:
-    """By the master; `free_id` is for a slave whose id another one has."""
+    """The master refuses this node; `free_id` is for a slave whose id another one has."""
 
     link: int
     why: str
@@ -153,14 +153,15 @@ class Refused:
 
 @dataclass(frozen=True)
 class Reached:
-    """The log of this slave has what the master had confirmed when it joined."""
+    """The log of this slave has reached the position that was confirmed when it joined."""
 
     link: int
 
 
 @dataclass(frozen=True)
 class GroupTold:
-    """By the master: how many copies an acknowledgement waits for, and the slaves by id."""
+    """The master has reported its group: the copies that an acknowledgement waits for, and the
+    slaves by id."""
 
     required: int
     replicas: dict[int, str]
@@ -168,7 +169,7 @@ class GroupTold:
 
 @dataclass(frozen=True)
 class EpochBegan:
-    """The log that the master sends has come to where it opened this one."""
+    """The log that the master sends has reached the start of this epoch."""
 
     number: int
 
@@ -196,7 +197,7 @@ class Mended:
 
 @dataclass(frozen=True)
 class Promised:
-    """The outcome of AskPromises: how many promised."""
+    """The outcome of AskPromises: the number of nodes that promised."""
 
     fence: int
     count: int
@@ -217,13 +218,13 @@ class Promote:
     request: int
     epoch: int
     end: int = 0
-    force: bool = False  # whoever asks has looked at the others, too
-    insist: bool = False  # an operator lets go of what may be lost
+    force: bool = False  # the sender has looked at the other members, too
+    insist: bool = False  # an operator accepts that messages may be lost
 
 
 @dataclass(frozen=True)
 class Again:
-    """The time is over that After named."""
+    """The time that After named is over."""
 
     what: str
 
@@ -259,13 +260,14 @@ Event = (
 
 @dataclass(frozen=True)
 class Save:
-    """The role, durably. Awaited."""
+    """Save the role, durably. Awaited."""
 
 
 @dataclass(frozen=True)
 class Open:
-    """A new epoch in the epoch file, and an identity if the group has none: what is missing is let
-    go of, and so is all that the topic table says of the log behind its end. Durably. Awaited."""
+    """Write a new epoch into the epoch file, and an identity if the group has none, durably. From
+    then on missing parts of the log count as lost, and entries of the topic table about offsets
+    behind the log's end do not count. Awaited."""
 
     number: int
     start: int
@@ -273,7 +275,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Cut:
-    """The log, into a side file. Awaited."""
+    """Truncate the log, into a side file. Awaited."""
 
     offset: int
     why: str
@@ -281,12 +283,12 @@ class Cut:
 
 @dataclass(frozen=True)
 class CutTorn:
-    """A last frame that never came whole. Awaited."""
+    """Truncate a last frame that never came whole. Awaited."""
 
 
 @dataclass(frozen=True)
 class TakeEpochs:
-    """These are the epochs of this log, which is of this group; durably. Awaited."""
+    """Write down, durably, the epochs of this log and its group. Awaited."""
 
     epochs: tuple[Epoch, ...]
     identity: str
@@ -294,27 +296,28 @@ class TakeEpochs:
 
 @dataclass(frozen=True)
 class Settle:
-    """What was missing is here again: durably. Awaited."""
+    """Note, durably, that the missing part of the log is here again. Awaited."""
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Does this log have this checksum there? Awaited; an error tells that it has not."""
+    """Compare the checksum of this log there with the given one. Awaited; an error says that they
+    differ."""
 
     check: Check
 
 
 @dataclass(frozen=True)
 class PutBack:
-    """What the last Cut took and the log has not got again goes on at its end, if there is any; the
-    epochs are these then. Awaited."""
+    """Append the rest of the side file of the last Cut: the part that the log has not got again, if
+    there is any. Then the log has these epochs. Awaited."""
 
     epochs: tuple[Epoch, ...]
 
 
 @dataclass(frozen=True)
 class CopyBack:
-    """What this slave's log has more than this one. It ends in CopiedBack."""
+    """Copy back the part of this slave's log that this log lacks. It ends in CopiedBack."""
 
     member: MemberState
 
@@ -328,16 +331,16 @@ class Adopt:
 
 @dataclass(frozen=True)
 class Mend:
-    """What is damaged, by what the nodes at these addresses have there. It ends in Mended; what
-    they have not whole stays damaged."""
+    """Replace damaged frames by those of the nodes at these addresses. It ends in Mended; frames
+    that are damaged there, too, stay as they are."""
 
     ranges: tuple[tuple[Range, str], ...]
 
 
 @dataclass(frozen=True)
 class AskPromises:
-    """Of the nodes at these addresses, to serve and follow nobody below the epoch `fence`, for the
-    master of `term`. It ends in Promised."""
+    """Ask the nodes at these addresses to promise the master of `term` that they serve and follow
+    no node below the epoch `fence`. It ends in Promised."""
 
     addresses: tuple[str, ...]
     fence: int
@@ -346,8 +349,8 @@ class AskPromises:
 
 @dataclass(frozen=True)
 class Ask:
-    """These nodes what they know of the group, and maybe nameservers; it ends in Polled. One before
-    it that asks for the same is given up."""
+    """Ask these nodes, and maybe nameservers, for their state of the group. It ends in Polled. An
+    earlier Ask of the same kind is given up."""
 
     what: str
     addresses: tuple[str, ...]
@@ -356,7 +359,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Say:
-    """To operators; with `alarm` somebody should look."""
+    """Log a text for operators; with `alarm` it needs their attention."""
 
     text: str
     alarm: bool = False
@@ -364,12 +367,12 @@ class Say:
 
 @dataclass(frozen=True)
 class SaveSoon:
-    """The role has changed, and nothing waits for it."""
+    """Save the changed role; nothing waits for it."""
 
 
 @dataclass(frozen=True)
 class After:
-    """Some time, Again."""
+    """Raise Again after some time."""
 
     what: str
     seconds: float
@@ -377,15 +380,15 @@ class After:
 
 @dataclass(frozen=True)
 class Lead:
-    """Take writes: begin what only a master does, tell slaves and nameservers. `promoted`: what its
-    old master confirmed is the group's; the rest once enough copies have it."""
+    """Take writes: begin the work of a master, tell slaves and nameservers. `promoted`: messages
+    that the old master confirmed stay confirmed; the others need enough copies first."""
 
     promoted: bool = False
 
 
 @dataclass(frozen=True)
 class Retire:
-    """End what only a master does; who waits for an acknowledgement is told this."""
+    """End the work of a master, and answer the waiting sends with this text."""
 
     why: str
 
@@ -400,24 +403,24 @@ class Dial:
 
 @dataclass(frozen=True)
 class Freeze:
-    """Of what this log has beyond what it confirmed, its consumers see nothing before the new
-    master says so."""
+    """Hide the messages behind the confirmed position from consumers until the new master confirms
+    them."""
 
 
 @dataclass(frozen=True)
 class Register:
-    """At the nameservers, at once: this node's part has changed."""
+    """Register at the nameservers at once: this node's role has changed."""
 
 
 @dataclass(frozen=True)
 class HangUp:
-    """End the connection to the master, and dial again while this node is a slave. No copy goes on
-    either."""
+    """End the connection to the master, and dial again while this node is a slave. Copies end,
+    too."""
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """End this connection to the master; `why` is told to operators."""
+    """End this connection to the master; operators learn `why`."""
 
     link: int
     why: str
@@ -425,21 +428,21 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class LookForMaster:
-    """At the nameservers, at once."""
+    """Ask the nameservers for the master at once."""
 
 
 @dataclass(frozen=True)
 class SayJoin:
-    """JOIN to the master: who this node is, and these fields."""
+    """Send JOIN to the master: this node's state, and these fields."""
 
     link: int
     fields: dict[str, Any] = field(default_factory=dict)
-    at: int = -1  # go on there, with a checksum of what lies before; -1: it only says who it is
+    at: int = -1  # go on there, with a checksum of the log before; -1: only introduce this node
 
 
 @dataclass(frozen=True)
 class GoOn:
-    """The log is sent to this slave from there."""
+    """Send the log to this slave from there."""
 
     link: int
     offset: int
@@ -447,7 +450,7 @@ class GoOn:
 
 @dataclass(frozen=True)
 class Count:
-    """What this slave reports counts for acknowledgements."""
+    """Count the reports of this slave for acknowledgements."""
 
     link: int
 
@@ -466,7 +469,7 @@ class Refuse:
 
 @dataclass(frozen=True)
 class Differs:
-    """Find out whose frames are damaged, and mend them; this slave is refused until then."""
+    """Find out which node's frames are damaged, and mend them; this slave is refused until then."""
 
     link: int
     check: Check
@@ -474,19 +477,19 @@ class Differs:
 
 @dataclass(frozen=True)
 class MergeBack:
-    """Offsets that the slave at this address knows and this node does not."""
+    """Merge the offsets that only the slave at this address knows."""
 
     address: str
 
 
 @dataclass(frozen=True)
 class DropSlaves:
-    """They join again, and tell what they have."""
+    """Close the connections of all slaves: they join again, and report their logs."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The state of this node, to whoever asked."""
+    """Answer this request with the state of this node."""
 
     request: int
 

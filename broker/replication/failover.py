@@ -1,4 +1,4 @@
-"""What operators and other nodes ask of this node's part in its group: its state, FENCE, PROMOTE.
+"""Requests of operators and other nodes about this node's role: its state, FENCE, PROMOTE.
 
 The rules are those of `replication/machine.py`.
 """
@@ -32,7 +32,7 @@ class FailoverService:
         self._slave = slave
         self._registration = registration
         self.executor: Executor
-        # Why nobody can be elected now; None: nobody ever is (elector.py).
+        # Why no node can be elected now; None: there are no elections (elector.py).
         self.no_failover: Callable[[], str | None] = lambda: None
         self._numbers = count(1)
         self._asked: dict[int, tuple[Endpoint, Command]] = {}
@@ -71,7 +71,7 @@ class FailoverService:
         return number
 
     def answer(self, outcome: e.Answer | e.Decline) -> None:
-        """With this node's state if it is done, or with why it is not."""
+        """Answer with this node's state, or with the reason of a refusal."""
         endpoint, request = self._asked.pop(outcome.request)
         if isinstance(outcome, e.Answer):
             self._tell_state(endpoint, request)

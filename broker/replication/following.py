@@ -1,10 +1,10 @@
 """How a slave joins the master that it dialled. Pure; a part of the machine (`machine.py`).
 
-Where its log has more than both have in common, it asks first whether they are one before that
-place: nothing is cut before the master has compared checksums, and nothing below what the group had
-confirmed, but for epochs that an operator opened by force. A log that lacks its front, which the
-master has, is cut as a whole: a log grows at its end only. Its epochs are the master's then, and it
-goes on where the log ends.
+If the slave's log goes beyond the common prefix of both logs, the slave asks first whether the logs
+are equal before that place. It cuts nothing before the master has compared checksums, and nothing
+that the group had confirmed, except for epochs that an operator opened by force. If its log lacks a
+front that the master has, it cuts the whole log, because a log grows only at its end. Then it takes
+over the master's epochs and goes on at the end of its log.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass
 class Joining:
-    """How far this slave has come with its master."""
+    """The progress of this slave in joining its master."""
 
     link: int
     hello: Hello
-    epoch: int = 0  # up to the end of which, or
-    offset: int = 0  # up to there, both logs are one
+    epoch: int = 0  # the last epoch in which both logs are one,
+    offset: int = 0  # and the offset up to which they are
     whole: bool = False  # all of the log has to be copied
     accepted: bool = False  # its master has compared
 
@@ -42,7 +42,7 @@ class Following:
         self._joining: Joining | None = None
 
     def greeted(self, link: int, hello: Hello) -> None:
-        """Whom this node dialled has said who it is, or that its part has changed."""
+        """The dialled node has introduced itself, or reported that its role has changed."""
         role, mine = self._role, self._m.group()
         if role.state is not State.SLAVE:
             return
@@ -54,7 +54,7 @@ class Following:
                 self._m.do(e.SayJoin(link))
             self._give_up(link, why)
         elif not leads:
-            self._m.do(e.SayJoin(link))  # it may want to know, and says HELLO again when it leads
+            self._m.do(e.SayJoin(link))  # it may need this state; it says HELLO again when it leads
             self._m.do(e.LookForMaster())
         elif hello.epoch < role.promised_epoch:
             self._m.do(e.SayJoin(link))  # so that it hears of it, too
@@ -70,7 +70,7 @@ class Following:
             self._m.save(self._find_common, self._join_fails)
 
     def apply_group_info(self, required: int, replicas: dict[int, str]) -> None:
-        """What the master says of its group; this node may not have joined yet."""
+        """Take the master's report of its group; this node may not have joined yet."""
         role = self._role
         if role.broker_id != MASTER_ID:
             replicas = {**replicas, role.broker_id: self._me.address}
@@ -85,7 +85,7 @@ class Following:
             self._give_up(self._joining.link, error)
 
     def _find_common(self) -> None:
-        """Up to where both logs are one, as far as epochs can tell."""
+        """Find the common prefix of both logs, as far as epochs show it."""
         joining, log = self._at_joining(), self._m.log
         found = shared_with(self._me, log, joining.hello)
         if isinstance(found, str):
@@ -103,7 +103,7 @@ class Following:
         return self._joining
 
     def _ask_to_cut(self, joining: Joining) -> None:
-        """The master compares checksums before anything is cut."""
+        """Ask the master to compare checksums before this log is cut."""
         hello, log = joining.hello, self._m.log
         since = [epoch.number for epoch in hello.epochs if epoch.number > joining.epoch]
         if why := may_cut(joining.offset, log.end, self._role.floor, since, hello.forced):
@@ -151,7 +151,7 @@ class Following:
         self._take_over()
 
     def _take_over(self) -> None:
-        """The log is the master's now, as far as it goes: so are its epochs, and the group."""
+        """Take over the master's epochs and its group: this log is a prefix of the master's now."""
         joining = self._at_joining()
         kept = tuple(epoch for epoch in self._m.log.epochs if epoch.number <= joining.epoch)
         self._m.wait(e.TakeEpochs(kept, joining.hello.identity), self._belongs)
@@ -183,8 +183,8 @@ class Following:
     def refused(self, link: int, why: str, free_id: int) -> None:
         role = self._role
         if free_id and role.state is State.SLAVE:
-            # Two masters that were deposed were told the same one, or one of them was told that of
-            # a node whose disk was replaced since.
+            # Two deposed masters were given the same id, or one of them was given the id of a node
+            # whose disk was replaced since.
             role.follow(free_id)
             self._m.do(e.Say(f"{why}; this node is slave {free_id} now"))
             self._m.save(lambda: None, self._not_renamed)
@@ -195,8 +195,8 @@ class Following:
         self._m.do(e.Say(f"the new id is not written down: {error}"), e.SaveSoon())
 
     def reached(self, link: int) -> None:
-        """The log has what was confirmed when it joined: nothing that the group has is missing
-        here."""
+        """The log has reached the position that was confirmed when it joined: this node lacks no
+        message that the group had confirmed."""
         joining, role = self._joining, self._role
         if joining is None or joining.link != link or role.state is not State.SLAVE:
             return
@@ -205,7 +205,7 @@ class Following:
 
     def _settled(self, error: str) -> None:
         if error:  # it is reached again with the next bytes
-            self._m.do(e.Say(f"what was copied back is not written down, trying again: {error}"))
+            self._m.do(e.Say(f"the copied log is not written down, trying again: {error}"))
             return
         self._role.lacks = ""
         self._role.mark_caught_up()

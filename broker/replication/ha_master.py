@@ -1,25 +1,25 @@
-"""The master's side of replication: sends the log to slaves, counts what they have.
+"""The master's side of replication: sends the log to slaves, counts the positions they report.
 
-Frames and the two dialects: `protocol/ha.py`. Which one a slave speaks shows in its first bytes.
+Frames and the two dialects: `protocol/ha.py`. A slave's first bytes show its dialect.
 
 Classic, with Java slaves: nothing is sent before the first report, which says where to start; 0
 starts at the log's beginning (a Java master would start at its last segment; a Java slave accepts
 either). An offset outside the log closes the connection and is logged: a Java master would send
 heartbeats for ever.
 
-Ours: HELLO tells the slave who this is, its epochs and how far it is; the slave JOINs with the
-offset to go on at and a checksum over its log before it, which must be that of this log. One that
-has to cut its log there first asks whether it is (ACCEPT). A slave of another group, or one whose
-id another slave has that is connected, is refused before anything of it is looked at. A node that
-is not the master (yet) says so in its HELLO, and says HELLO again when it is. A slave serves one
-thing: what its master lost.
+Ours: HELLO tells the slave this node's identity, epochs and position. The slave JOINs with the
+offset to go on at, and a checksum over its log before that offset, which must equal that of this
+log. A slave that has to cut its log there first asks for this comparison (ACCEPT). A slave of
+another group, or one with the id of another connected slave, is refused before anything else is
+looked at. A node that is not the master (yet) says so in its HELLO, and says HELLO again when it
+is. A node that is a slave itself serves one thing: the part of the log that its master lost.
 
 A slave is in sync while it is less than haMaxGapNotInSync bytes and haMaxTimeSlaveNotCatchup
-behind; it comes back when it is less than a second behind. `replicated` = the offset that enough
-slaves have reported (inSyncReplicas - 1; with allAckInSyncStateSet all that are in sync) - as
-flushed, with SYNC_FLUSH, so that sync x sync means flushed on both; and only of slaves that
-`config/role.json` names, durably, and who could be elected knows of. Of a Java slave nobody knows
-what is flushed: what it has counts.
+behind; it comes back when it is less than a second behind. `replicated` is the offset that enough
+slaves have reported (inSyncReplicas - 1; with allAckInSyncStateSet all that are in sync). With
+SYNC_FLUSH their flushed position counts, so that sync x sync means flushed on both. A slave counts
+only if `config/role.json` names it durably, and every node that could be elected knows of it. A
+Java slave does not report its flushed position, so its appended position counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from saturnmq.runtime.errors import NoPermission, SaturnError
 
 log = logging.getLogger(__name__)
 
-CONNECTIONS_MAX = 256  # slaves, and whoever else dials
+CONNECTIONS_MAX = 256  # slaves, and any other peers that dial
 AT_ONCE = 1 << 20  # bytes that one turn of the loop sends to one slave
 READ_AHEAD = 4 << 20  # bytes of the older log that a worker reads at a time, before they are sent
 
@@ -117,12 +117,12 @@ class SlaveConnection(asyncio.BufferedProtocol):
         return self.join.broker_id if self.join is not None else 0
 
     def heard_at(self) -> float:
-        """When it gave its last sign of life: bytes are none before they tell what it is."""
+        """The time of its last sign of life; bytes count only after its introduction."""
         return self.last_read if self.greeted or self.ours is False else self.opened
 
     @property
     def is_replica(self) -> bool:
-        """Whether it follows this log; not one that only wants its tail."""
+        """Whether it follows this log; a node that only wants the tail does not."""
         return self.next is not None and not (self.join is not None and self.join.tail)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -196,7 +196,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self._master.tell(e.JoinedClassic(self.link, self._host, report))
 
     def go_on_if_it_may(self) -> None:
-        """This node's part has changed since it introduced itself."""
+        """Say HELLO again: this node's role has changed since it introduced itself."""
         if self.greeted:
             self.hello()
         elif self.ours is False:
@@ -211,12 +211,13 @@ class SlaveConnection(asyncio.BufferedProtocol):
             self._say(ha.Kind.GROUP, self._master.group())
 
     def accept(self) -> None:
-        """Its log is this one as far as it asked."""
+        """Tell the slave that both logs are equal up to the place it asked about."""
         self._say(ha.Kind.ACCEPT, {})
 
     def refuse(self, why: str, differs: Check | None = None, free_id: int = 0) -> None:
-        """`differs`: this log is sound there, and another one; `free_id`: for a slave whose id
-        another one has, if a promotion gave it to one of them."""
+        """Refuse the slave. `differs`: a part where this log is sound and the slave's differs;
+        `free_id`: a new id, if another slave has this one's and a promotion gave it to one of
+        them."""
         log.error("slave %s is refused: %s", self.name, why)
         if self._transport is not None:
             document: dict[str, Any] = {"why": why, "freeId": free_id}
@@ -227,7 +228,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
             self.close()
 
     def go_on(self, offset: int) -> None:
-        """From here on the log is sent."""
+        """Send the log from this offset on."""
         self.next, self._read_to = offset, 0
         self.lag.begin(offset, self._master.now())
         log.info("slave %s joins at offset %d", self.name, offset)
@@ -258,8 +259,8 @@ class SlaveConnection(asyncio.BufferedProtocol):
         self.push()
 
     def push(self) -> None:
-        """Send what there is, from the mapping into the socket, until it takes no more; but only so
-        much at once that others are served meanwhile."""
+        """Send the log from the mapping into the socket until the socket takes no more; but only
+        AT_ONCE bytes in a turn, so that others are served meanwhile."""
         if self.next is None:
             return
         begun = self.sent_bytes
@@ -289,7 +290,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
             self._budget -= size
 
     def _read_ahead(self) -> None:
-        """A worker reads what comes next: the loop would wait for the disk."""
+        """Have a worker read the next bytes: the loop would wait for the disk."""
         if not self._reading:
             self._reading = True
             assert self.next is not None, "it asked for the log"
@@ -318,11 +319,11 @@ class SlaveConnection(asyncio.BufferedProtocol):
             )
             self.close()
         elif self.ours and self._told < self._master.confirmed(self.next):
-            # At once: should this process die now, what it acknowledged can be read at the slave.
+            # At once: if this process dies now, the slave still shows the acknowledged messages.
             self.heartbeat()
 
     def _may_send(self) -> bool:
-        """Within haFlowControlEnable's rate; `run` looks again a moment later."""
+        """Whether haFlowControlEnable's rate allows it; `run` looks again a moment later."""
         limit = self._master.bytes_per_s
         if not limit:
             return True
@@ -409,8 +410,8 @@ class HaMaster:
         c.runtime.spawn(read(), name="read-for-slave")
 
     def confirmed(self, sent: int) -> int:
-        """How far a slave's consumers may see of what it has been sent. Where an acknowledgement
-        waits for nothing, that is all of it."""
+        """The position up to which a slave's consumers may see the log that it has been sent. If an
+        acknowledgement waits for no copy, that is all of it."""
         if self.waits_for_flush or self._c.waits_for_copies:
             return self.watermarks.confirmed
         return sent
@@ -426,7 +427,7 @@ class HaMaster:
 
     @property
     def address(self) -> str:
-        """Where slaves reach it, as bound."""
+        """The address that it listens on for slaves."""
         return self._bound
 
     async def start(self) -> None:
@@ -439,7 +440,7 @@ class HaMaster:
             self.expect_slaves()
 
     def expect_slaves(self) -> None:
-        """Slaves are dialling: for a moment their absence says nothing."""
+        """Give slaves time to dial: for a moment their absence means nothing."""
         self._slaves_by = self.now() + self._c.config.slave_timeout_ms / 1000
 
     def close(self) -> None:
@@ -470,23 +471,25 @@ class HaMaster:
         }
 
     def group(self) -> dict[str, Any]:
-        """What each member must know: of how many one may have what was acknowledged."""
+        """The group, which each member must know: the slaves, and how many copies an
+        acknowledgement waits for."""
         role = self._c.role
         replicas = {str(i): address for i, address in role.replicas.items()}
         return {"required": role.required, "replicas": replicas}
 
     def _tell_group(self) -> None:
-        """A slave has joined; others may not know of it, nor it of them."""
+        """Tell all slaves of the group: the slave that has joined and the others may not know each
+        other."""
         for connection in self.connections:
             connection.tell_group()
 
     def announce(self) -> None:
-        """This node's part has changed: slaves that wait for it may go on now."""
+        """Let waiting slaves go on, if they may: this node's role has changed."""
         for connection in list(self.connections):
             if connection.next is None:
                 connection.go_on_if_it_may()
 
-    # what the machine says of a slave; nothing if its connection is gone
+    # instructions of the machine about a slave; without effect if its connection is gone
 
     def _at(self, link: int) -> SlaveConnection | None:
         return next((each for each in self.connections if each.link == link), None)
@@ -496,13 +499,13 @@ class HaMaster:
         return "" if connection is None else connection.name
 
     def go_on(self, link: int, offset: int) -> None:
-        """The log is sent to it from there."""
+        """Send it the log from this offset on."""
         if (connection := self._at(link)) is not None:
             connection.go_on(offset)
             self._tell_group()
 
     def count(self, link: int) -> None:
-        """Its reports count: this node's file says that it belongs to the group."""
+        """Count its reports: this node's file says that it belongs to the group."""
         if (connection := self._at(link)) is not None:
             connection.is_named = True
             self.recount()
@@ -522,7 +525,7 @@ class HaMaster:
         self.recount()
         self.tell(e.LinkLost(connection.link))
 
-    # who is in sync
+    # the in-sync set
 
     def enough_replicas(self) -> bool:
         """Whether a send that waits for replicas can hope to be acknowledged.
@@ -535,11 +538,11 @@ class HaMaster:
         return self.copies_in_sync() > needed
 
     def copies_in_sync(self) -> int:
-        """This one included."""
+        """The copies that are in sync, this one included."""
         return 1 + sum(connection.lag.in_sync for connection in self.connections)
 
     def in_sync(self) -> dict[str, int]:
-        """The addresses of the slaves that are in sync, and what they have."""
+        """The addresses of the slaves that are in sync, and their positions."""
         return {c.name: c.have for c in self._named() if c.lag.in_sync}
 
     def followers(self) -> frozenset[str]:
@@ -576,11 +579,12 @@ class HaMaster:
             self._on_replicated()
 
     def _counts(self, connection: SlaveConnection) -> bool:
-        """A slave of RocketMQ's is no member that could be asked."""
+        """Whether a slave's reports count. A slave of RocketMQ's is no member that could be
+        asked."""
         return connection.join is None or self._c.counts(connection.join.address)
 
     def _look(self, connection: SlaveConnection) -> None:
-        """Let a slave into the in-sync set, or out of it."""
+        """Take a slave into the in-sync set, or out of it."""
         config, end, now = self._c.config, self.watermarks.appended, self.now()
         lag, max_s = connection.lag, config.ha_max_lag_ms / 1000
         before = lag.in_sync
@@ -597,7 +601,7 @@ class HaMaster:
         self.in_sync_changes += before != lag.in_sync
 
     async def run(self) -> None:
-        """Heartbeats to idle slaves, an end to silent ones, and who is in sync."""
+        """Send heartbeats to idle slaves, close silent ones, and update the in-sync set."""
         config = self._c.config
         pause = 0.02 if self.bytes_per_s else min(config.ha_heartbeat_s, 1.0)
         rates: dict[SlaveConnection, int] = {}

@@ -1,24 +1,25 @@
 """The slave's side of replication: its log's single writer is the master's byte stream.
 
 It connects to the master's HA address (from the nameserver's answer to its registration, or
-`haMasterAddress`) and says the end of its log at once. Every transfer and every heartbeat must
+`haMasterAddress`) and reports the end of its log at once. Every transfer and every heartbeat must
 start where its log ends; anything else closes the connection, which is tried again.
 
-A Java master sends from there (`protocol/ha.py`, classic). A master of ours says HELLO. Whether it
-is followed, and from where, says the machine of replication (`replication/machine.py`):
+A Java master sends from there (`protocol/ha.py`, classic). A master of ours says HELLO. The machine
+of replication (`replication/machine.py`) decides whether to follow it, and from which offset:
 
-- a master of another group is told nothing, unless its log is empty: its disk may be new; one of a
-  lower epoch than this node has promised to serve is not followed;
-- where the log has more than both have in common, a JOIN asks first whether they are the same
-  before that place; the log is cut there when the master has compared checksums;
-- a log that has lost its front, which the master has, is cut as a whole, in the same way: it grows
-  at its end only, and is copied back from its beginning;
-- JOIN says where to go on, with a checksum over the log before; the master refuses another log.
+- A master of another group learns nothing, unless its log is empty: its disk may be new. A master
+  of a lower epoch than this node has promised to serve is not followed.
+- If this log goes beyond the common prefix, a JOIN asks first whether both logs are equal before
+  that place. The log is cut there when the master has compared checksums.
+- A log that has lost a front that the master has is cut as a whole, in the same way: a log grows at
+  its end only, and is copied back from its beginning.
+- JOIN names the offset to go on at, with a checksum over the log before; the master refuses a log
+  that differs.
 
-The master's epochs are written down before the bytes they are about.
+The slave writes the master's epochs down before the bytes of those epochs.
 
-A report follows every append and every flush: two numbers. To a Java master there is one, which
-with SYNC_FLUSH is what is flushed.
+A report follows every append and every flush: the appended and the flushed position. To a Java
+master it is one number, which with SYNC_FLUSH is the flushed position.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ log = logging.getLogger(__name__)
 
 BUFFER = 2 << 20
 REFUSED_S = 1.0  # a master that does not take this node is not asked again at once
-LOOK_S = 1.0  # between two questions who the master is, while it cannot be followed
+LOOK_S = 1.0  # between two questions for the master, while it cannot be followed
 
 
 class Follower(Protocol):
@@ -74,7 +75,7 @@ class MasterConnection(asyncio.BufferedProtocol):
     """The stream of one master, in its dialect."""
 
     def __init__(self, follower: Follower, context: Context, link: int = 0) -> None:
-        """`link`: its number, for the machine of replication."""
+        """`link` is its number, for the machine of replication."""
         self._follower = follower
         self._c = context
         self._proof = SealOfSlave(context.config.signing, context.let_in)
@@ -85,7 +86,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         self.ours: bool | None = None
         self.joined = False
         self.refused = ""  # why it is not followed: its own words, or what is wrong with them
-        self.differs: tuple[int, int] | None = None  # where its log is sound and another one
+        self.differs: tuple[int, int] | None = None  # where its log is sound and this one differs
         self.free_id = 0  # another slave has the id of this one
         self.confirmed = -1
         self._rolled = 0
@@ -176,7 +177,7 @@ class MasterConnection(asyncio.BufferedProtocol):
             self.refused = str(frame.document.get("why"))  # these words are a stranger's, too
         if not self._proof.counts(frame):
             return
-        if frame.kind is ha.Kind.HELLO:  # again, too: it could not take the JOIN then
+        if frame.kind is ha.Kind.HELLO:  # also a second one: it could not take the JOIN before
             self.joined = False
             self._follower.greeted(self, read_hello(frame.document, self._c.role.ceiling))
         elif frame.kind is ha.Kind.ACCEPT:
@@ -225,11 +226,11 @@ class HaSlave:
         self._on_join = on_join
         self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
         self._mending = mending
-        self.on_no_master: Callable[[], None] = lambda: None  # who it dialled does not lead
+        self.on_no_master: Callable[[], None] = lambda: None  # the dialled node does not lead
         self.master_address = ""
         self.ha_address = context.config.ha_master_address
         self.refused = ""  # why the master does not take this node
-        self._waits = ""  # who it dialled does not lead
+        self._waits = ""  # why it waits: the dialled node does not lead
         self._coming: list[Epoch] = []  # the master's epochs that this log has not reached
         self._target = 0  # the confirmed position when it joined
         self.knows_confirmed = False  # a master of ours has said since the start
@@ -242,8 +243,8 @@ class HaSlave:
         return self._c.runtime.monotonic()
 
     def master_is(self, address: str, ha_address: str) -> None:
-        """What a nameserver or another node says; a configured HA address is final, unless a
-        promotion has changed the group."""
+        """Take the master's addresses from a nameserver or another node. A configured HA address is
+        final, unless a promotion has changed the group."""
         if address == self._c.address:
             return
         self.master_address = address or self.master_address
@@ -254,7 +255,7 @@ class HaSlave:
         self._wake.set()
 
     def hears_master(self, within_s: float) -> bool:
-        """Whether a master that leads has said something lately."""
+        """Whether a leading master has sent anything lately."""
         connection = self._connection
         if connection is None or connection.closed.is_set() or not connection.joined:
             return False
@@ -319,7 +320,7 @@ class HaSlave:
 
     @property
     def trouble(self) -> str:
-        """Why this slave follows nobody; empty if it does, or dials."""
+        """Why this slave follows no master; empty if it does, or dials."""
         return self.refused or self._waits
 
     def greeted(self, connection: MasterConnection, hello: Hello) -> None:
@@ -337,7 +338,7 @@ class HaSlave:
         self.tell(e.Accepted(connection.link))
 
     def give_up(self, link: int, why: str) -> None:
-        """This master cannot be followed."""
+        """Close the connection: this master cannot be followed."""
         if why != self.refused:
             log.error("cannot follow %s: %s", self.ha_address, why)
         self.refused = why
@@ -350,8 +351,8 @@ class HaSlave:
         return connection if connection is not None and connection.link == link else None
 
     def say_join(self, link: int, fields: dict[str, Any], at: int) -> None:
-        """JOIN with these fields, and with the place where the log goes on; with a place alone,
-        what the master sends is taken from now on."""
+        """Send JOIN with these fields, and with the place where the log goes on. With a place
+        alone, the master's bytes are taken from now on."""
         c, connection = self._c, self._at(link)
         if connection is None or connection.closed.is_set():
             return
@@ -367,7 +368,8 @@ class HaSlave:
             self._go_on(at)
 
     def _place(self, offset: int) -> dict[str, Any]:
-        """Where to go on, and a checksum of what lies before."""
+        """The fields of JOIN for an offset to go on at: the offset, and a checksum of the log
+        before it."""
         marks, hello = self._c.store.watermarks, self._hello
         first = min(max(marks.start, hello.start, offset - CHECK_BYTES), offset)
         if not marks.appended:
@@ -402,8 +404,8 @@ class HaSlave:
                 if str(error) != trouble:  # it may stay away for hours
                     trouble = str(error)
                     log.info("cannot follow %s: %s", self.ha_address, error)
-            # Another one may lead by now. Whoever waits for the next registration to hear of it
-            # keeps senders that need its copy waiting.
+            # Another node may lead by now. To hear of it only with the next registration would keep
+            # senders that need this copy waiting.
             if self.now() - self._looked >= LOOK_S:
                 self._looked = self.now()
                 self.on_no_master()
@@ -411,7 +413,7 @@ class HaSlave:
             await c.runtime.sleep(max(pause, REFUSED_S) if self.refused else pause)
 
     async def _follow(self) -> None:
-        """One connection, from the first report to its end."""
+        """Serve one connection, from the first report to its end."""
         c = self._c
         connection = MasterConnection(self, c, next(self._links))
         dialled = self.ha_address
@@ -421,7 +423,7 @@ class HaSlave:
         if c.config.sync_flush:
             await self._flush()
         if c.role.state is not State.SLAVE or self.ha_address != dialled:
-            connection.close()  # `drop` did not know of it
+            connection.close()  # `drop` did not know of this connection
             return
         self._connection = connection
         connection.greet(c.store.watermarks.appended)
