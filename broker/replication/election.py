@@ -373,8 +373,7 @@ class Election:
         self._read_at = now + AGAIN_S
 
     def polled(self, now: float, why: str) -> None:
-        """Take the outcome of a poll: why the promotion would be refused; empty: it would
-        succeed."""
+        """Take the outcome of a poll: why the promotion would be refused, if so."""
         self._polling, self._backed, self._opposed = False, not why, why
         if why:
             self._not_before = now + BACK_OFF_S
@@ -386,7 +385,7 @@ class Election:
             self._hand_over_at = now + HAND_OVER_AGAIN_S
 
     def stop(self) -> Revoke | None:
-        """Stop in order: other nodes need not wait for the end of this node's lease."""
+        """Stop in order: other nodes need not wait for the end of the lease."""
         self._stopped = True
         return self._give_up()
 
@@ -427,8 +426,8 @@ class Election:
         return record.members | record.in_sync | {record.master}
 
     def counting(self, identity: str) -> frozenset[str]:
-        """The slaves of this master that may count for an acknowledgement: every node that could be
-        elected knows of them. Empty: all slaves, because no other node could be elected."""
+        """The slaves of this master that may count for an acknowledgement, because every electable
+        node knows of them. Empty: all slaves, because no other node is electable."""
         if self._foreign(identity):
             return frozenset()
         return (self.memory.members or self._first) - {self._me}
@@ -462,7 +461,7 @@ class Election:
             return f"epoch {record.given} was given to a candidate, and the last is {EPOCH_MAX}"
         if facts.leads and (other := self._claimed(facts)):
             return (
-                f"{other} got a higher epoch and may lead in it: start it, or promote a "
+                f"{other} may lead in a higher epoch, which it got: start it, or promote a "
                 "node with `saturnmq admin promote`"
             )
         if facts.leads and not self.holds(now, facts):
@@ -530,8 +529,7 @@ class Election:
         return Follow(record.epoch, record.master, record.ha_address)
 
     def _commit(self, record: GroupRecord, *writes: Put) -> Commit:
-        """Change the record, and the other keys given, if no node has changed them since the
-        read."""
+        """Change the record, and other keys, if no node has changed them since the read."""
         self._offered, self._offered_on = self._offered | record.in_sync, self._record_changed
         if self.record is None:
             self._first = record.members
@@ -641,8 +639,7 @@ class Election:
         return replace(record, given=epoch, claims={**record.claims, self._me: epoch})
 
     def _is_named(self, facts: Facts) -> bool:
-        """Whether the record names this node in sync, and its log reaches the record's
-        `confirmed`."""
+        """Whether the record names this node in sync, and its log reaches `confirmed`."""
         record = self.record
         if record is None or self._me not in record.in_sync:
             return False
@@ -656,8 +653,7 @@ class Election:
         return bool(facts.identity) and (self._unclean or self._is_named(facts))
 
     def _waits_s(self, facts: Facts) -> float:
-        """The time to wait after the group lost its holder: the nodes before this one have their
-        turn."""
+        """The wait after the group lost its holder, in which other nodes have their turn."""
         record = self.record
         assert record is not None, "an eligible node has a record"
         # The last master has just been lost.

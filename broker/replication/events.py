@@ -160,8 +160,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class GroupTold:
-    """The master has reported its group: the copies that an acknowledgement waits for, and the
-    slaves by id."""
+    """The master has reported its group: copies that a send waits for, and slaves by id."""
 
     required: int
     replicas: dict[int, str]

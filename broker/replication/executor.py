@@ -1,8 +1,7 @@
-"""Carries out what the machine of replication wants done, and tells it what came of it.
+"""Executes the instructions of the machine of replication, and reports their outcomes to it.
 
-Everything that happens to the part of this node in its group is told here, in order. What a step
-awaits is done before the next event is looked at. The rest goes on beside: copies, questions to
-other nodes, timers.
+All events about this node's role come here, in order. The awaited instruction of a step ends before
+the next event is looked at. All other work runs beside: copies, questions to other nodes, timers.
 """
 
 from __future__ import annotations
@@ -86,20 +85,20 @@ class Executor:
         )
         self.machine = Machine(me, context.role)
         self._events: deque[e.Event] = deque()
-        self._busy = False  # with a step, or what it awaits
+        self._busy = False  # with a step, or with its awaited instruction
         self._awaited: asyncio.Task[None] | None = None
         self._asks: dict[str, asyncio.Task[None]] = {}
-        self._work: asyncio.Task[None] | None = None  # of a recovery, or to join
+        self._work: asyncio.Task[None] | None = None  # part of a recovery, or of a join
         self._copy: TailCopy | None = None
         self._timers: dict[str, Handle] = {}
-        self._side: Truncated | None = None  # what the last cut took
+        self._side: Truncated | None = None  # the side file of the last cut
         self._closed = False
         context.role.on_pause = partial(self.tell_once, e.Paused())
         master.tell = slave.tell = self.tell
         registration.on_master = self._nameserver_told
 
     async def begin(self) -> None:
-        """Find out what this node is, as far as that takes a bounded time."""
+        """Find out this node's role, as far as a bounded time allows."""
         c = self._c
         c.role.alive_at = c.runtime.monotonic()
         agree(c)
@@ -128,7 +127,7 @@ class Executor:
             self._run(self._events.popleft())
 
     def tell_once(self, event: e.Event) -> None:
-        """Unless it is told already, and waits for its turn."""
+        """Take an event, unless an equal one already waits for its turn."""
         if event not in self._events:
             self.tell(event)
 
@@ -139,7 +138,7 @@ class Executor:
         self.tell_once(e.NameserverTold(epoch, master, ha_address))
 
     def _run(self, event: e.Event) -> None:
-        """Until nothing is left to do, or what a step awaits takes time."""
+        """Run steps until no event is left, or an awaited instruction takes time."""
         self._busy = True
         while not self._closed:
             awaited = self._step(event)
@@ -158,12 +157,12 @@ class Executor:
         self._busy = False
 
     def _step(self, event: e.Event) -> e.Awaited | None:
-        """What the step awaits; all else is done."""
+        """Run one step and its instructions; return the awaited one, which is not done yet."""
         role = self._c.role
         before = role.state, role.why
         try:
             instructions = self.machine.step(event, self._log(), self._c.runtime.monotonic())
-        except Exception:  # a mistake of ours: no writes rather than wrong ones
+        except Exception:  # a bug: no writes rather than wrong ones
             log.critical("the rules failed at %s: no more writes", event, exc_info=True)
             self.close()
             role.depose("its rules failed, see its log; start it again")
@@ -198,10 +197,10 @@ class Executor:
             failed=store.failed or "",
         )
 
-    # -- what a step awaits
+    # -- awaited instructions
 
     def _at_once(self, awaited: e.Awaited) -> e.Done | None:
-        """The outcome of what takes no time; None if it does."""
+        """Execute an instruction that takes no time; None: this one takes time."""
         c = self._c
         try:
             match awaited:
@@ -262,7 +261,7 @@ class Executor:
             self._c.epochs.replace(epochs)
             await self._doors.put_back(side)
 
-    # -- what goes on beside
+    # -- instructions that run beside
 
     def _do(self, instruction: e.Instruction) -> None:
         c = self._c
@@ -347,7 +346,7 @@ class Executor:
         return [member for member in told if member is not None]
 
     async def _registered_members(self, known: tuple[str, ...]) -> list[MemberState]:
-        """Who else is registered under this node's name: it may have forgotten its group."""
+        """The other nodes registered under this node's name: it may have forgotten its group."""
         await self._registration.ask_all(ASK_S)
         registered = await self._registration.members(ASK_S)
         return await self._members_at(sorted(registered - {*known}))
@@ -356,7 +355,7 @@ class Executor:
         self._work = self._c.runtime.spawn(work, name="replication-work")
 
     async def _told(self, outcome: Callable[[str], e.Event], work: Awaitable[None]) -> None:
-        """Do this, and tell what came of it unless it is not wanted any more."""
+        """Do this work, and report its outcome unless it is not wanted any more."""
         mine, error = asyncio.current_task(), ""
         try:
             await work
@@ -366,8 +365,8 @@ class Executor:
             self.tell(outcome(error))
 
     async def _copy_back(self, member: MemberState) -> None:
-        """If this log is damaged before the place where it goes on it is mended, for the next
-        try."""
+        """Copy the rest of this member's log. If this log is damaged before that place, mend it for
+        the next try."""
         copy = self._copy = TailCopy(self._c, self._doors.wake)
         end = self._c.store.watermarks.appended
         log.warning(
@@ -391,7 +390,7 @@ class Executor:
         self.tell(e.Promised(asked.fence, sum(await asyncio.gather(*promises))))
 
     async def _promises(self, address: str, asked: e.AskPromises) -> bool:
-        """Whether the member there serves and follows nobody below that epoch any more."""
+        """Whether the member there promises to serve and follow no node below that epoch."""
         ext = {"epoch": str(asked.fence), "term": str(asked.term)}
         try:
             await answer_of(self._c, address, Command.request(RequestCode.FENCE, ext))
@@ -409,7 +408,7 @@ class Executor:
     def _lead(self, *, promoted: bool) -> None:
         marks = self._c.store.watermarks
         if promoted:
-            # What its old master confirmed is the group's; the rest once enough copies have it.
+            # Messages that the old master confirmed stay so; the others need enough copies first.
             marks.replicated = marks.confirmed
             self._master.expect_slaves()
         self._doors.lead()
@@ -424,7 +423,7 @@ class Executor:
             log.info("tables of slave %s not merged: %s", address, error)
 
     async def _differs(self, link: int, check: Check) -> None:
-        """Find out which of two logs is damaged; this one is mended if it is."""
+        """Find out which of two logs is damaged, and mend this one if it is."""
         where = f"the two logs differ between {check.start} and {check.end} within one epoch"
         address = self._master.name_of(link)
         try:

@@ -12,17 +12,18 @@ from saturnmq.runtime.errors import StoreDamaged
 
 
 def draw(c: Context) -> str:
-    """One that no other group has: 128 random bits as hexadecimal digits."""
+    """Draw an identity that no other group has: 128 random bits as hexadecimal digits."""
     return f"{c.runtime.random.getrandbits(128):032x}"
 
 
 def known(c: Context) -> str:
-    """That of this node's group; empty if it is not known, or the log is."""
+    """The identity of this node's group; empty if it is not known, or if the log is empty."""
     return c.role.identity if c.store.watermarks.appended else ""
 
 
 def agree(c: Context) -> None:
-    """What any file of this node says holds for all of them. StoreDamaged: they differ."""
+    """Let all files of this node have the identity that any of them has. StoreDamaged: they
+    differ."""
     told = {
         "config/role.json": c.role.identity,
         "epochFileCheckpoint": c.epochs.identity,
@@ -40,13 +41,14 @@ def agree(c: Context) -> None:
 
 
 def belong(c: Context, identity: str) -> None:
-    """This node is of that group, as `adopt`; role.json says so when it is written next."""
+    """Make this node a member of that group, as `adopt`, and note it in role.json, which is written
+    later."""
     adopt(c, identity)
     c.role.belongs(identity)
 
 
 def adopt(c: Context, identity: str) -> None:
-    """This log is of that group, if it is known: durable in the epoch file when this returns, in
+    """Note the group of this log, if it is known: durably in the epoch file before this returns, in
     the checkpoint when it is written next. Blocking."""
     if identity and identity != c.epochs.identity:
         if not c.store.watermarks.appended:

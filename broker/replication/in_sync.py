@@ -1,15 +1,16 @@
 """How far one slave lags, in bytes and in time, and whether it counts as in sync. Pure.
 
-The time is how old the oldest bytes are that it has not reported, known within one of its reports:
-a mark is set where the log ended at some moment, and when a report passes it, the mark's age was
-the lag. RocketMQ's limits decide: haMaxGapNotInSync in bytes, haMaxTimeSlaveNotCatchup in time.
+The lag in time is the age of the oldest bytes that the slave has not reported, known within one of
+its reports: a mark is set at the end of the log at some moment, and when a report passes it, the
+mark's age was the lag. RocketMQ's limits decide: haMaxGapNotInSync in bytes,
+haMaxTimeSlaveNotCatchup in time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-BACK_S = 1.0  # who has left comes back when it is less behind than this
+BACK_S = 1.0  # a slave that has left comes back when it is less behind than this
 
 
 @dataclass(slots=True)
@@ -23,16 +24,16 @@ class SlaveLag:
     _last: float = 0.0
 
     def begin(self, offset: int, now: float) -> None:
-        """It joins at this offset."""
+        """Note that the slave joins at this offset."""
         self._mark, self._mark_at, self._last = offset, now, 0.0
 
     def grew(self, end: int, now: float) -> None:
-        """The log ends there now."""
+        """Note the new end of the log."""
         if self.reported >= self._mark < end:
             self._mark, self._mark_at = end, now
 
     def report(self, offset: int, end: int, now: float) -> None:
-        """The slave has the log up to `offset`; it ends at `end`."""
+        """Note that the slave has the log up to `offset`; the log ends at `end`."""
         if offset >= self._mark:
             self._last = 0.0 if offset >= end else now - self._mark_at
             self._mark, self._mark_at = end, now

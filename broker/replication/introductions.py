@@ -1,7 +1,7 @@
 """How the nodes of a group introduce themselves: HELLO, JOIN and REPLICA_STATE, read and checked.
 
-Each is a JSON document with the same facts about a node and its log; HELLO adds what a slave must
-know of its group, JOIN where to go on. A value of another type or out of its bounds raises
+Each is a JSON document with the same facts about a node and its log. HELLO adds the group's members
+and settings, JOIN the offset to go on at. A value of another type or out of its bounds raises
 MalformedFrame, which names it: nothing of such a document is acted on. `ceiling`: no epoch above it
 is believed (`Role.ceiling`).
 """
@@ -25,7 +25,7 @@ EPOCHS_MAX = 100_000
 
 @dataclass(frozen=True)
 class MemberState:
-    """A node, as it tells of itself; offsets in bytes of its log."""
+    """A node as it introduces itself; offsets in bytes of its log."""
 
     name: str  # of its group
     identity: str  # of its group; empty if it does not know
@@ -37,17 +37,16 @@ class MemberState:
     epochs: list[Epoch]  # of its log
     start: int
     end: int
-    floor: int  # what it knows was confirmed with copies
-    lacks: str  # what it once had and has no more; empty if it lacks nothing
-    free_id: int  # for a slave that comes; 0: it does not say
+    floor: int  # the position that it knows to be confirmed with copies
+    lacks: str  # the part of the log that it has lost; empty if it lacks nothing
+    free_id: int  # for a new slave; 0: not given
     decided: bool  # a promotion gave it its role and id, not its configuration
     replicas: dict[int, str]  # the slaves of its group that it knows, by id
     leads_in: int = 0  # the epoch of its term, as `Role.leads_in`
 
     @property
     def group(self) -> str:
-        """The identity of the group that its log belongs to; empty if it is not known, or the log
-        is."""
+        """The identity of its log's group; empty if it is not known, or if the log is empty."""
         return self.identity if self.end else ""
 
     @property
@@ -57,14 +56,14 @@ class MemberState:
 
     @property
     def position(self) -> tuple[int, int]:
-        """How new its log is: compare those of two members."""
+        """How new its log is: the positions of two members compare."""
         written = (epoch for epoch, start in reversed(self.epochs) if start < self.end)
         return next(written, 0), self.end
 
 
 @dataclass(frozen=True)
 class Hello(MemberState):
-    """A master's."""
+    """The introduction of a master."""
 
     confirmed: int = 0
     segment_bytes: int = 0
@@ -74,7 +73,7 @@ class Hello(MemberState):
 
     @property
     def settled(self) -> int:
-        """Up to there at least lies all that the group had confirmed: a master that has just
+        """A position at or behind everything that the group had confirmed. A master that has just
         started does not know how much that is, but all of it lies before its epoch."""
         return max(self.confirmed, self.epochs[-1].start if self.epochs else 0)
 
@@ -90,17 +89,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Join(MemberState):
-    """A slave's: with an `offset` it wants the log from there."""
+    """The introduction of a slave: with an `offset` it wants the log from there."""
 
     offset: int | None = None
     check: Check | None = None
-    asks: bool = False  # it would cut its log at `offset`, and wants to know whether it is the same
-    tail: bool = False  # a recovering master, which wants what it lost
-    conflict: str = ""  # why it does not follow: it would lose what was confirmed
+    asks: bool = False  # it would cut its log at `offset`, and asks whether the rest is the same
+    tail: bool = False  # a recovering master, which wants the part that it lost
+    conflict: str = ""  # why it does not follow: it would lose confirmed messages
 
 
 def introduce(c: Context) -> dict[str, Any]:
-    """What this node tells of itself, whatever it introduces itself for."""
+    """The facts about this node that every introduction has."""
     role, marks = c.role, c.store.watermarks
     return {
         "version": VERSION,
@@ -156,8 +155,8 @@ def read_join(document: Mapping[str, Any], ceiling: int) -> Join:
 
 
 def read_refusal(document: Mapping[str, Any]) -> tuple[int, tuple[int, int] | None]:
-    """(the id that a slave takes instead of its own, if any; where its log is another one) of
-    REFUSE."""
+    """Read a REFUSE: the id that the slave takes instead of its own, if any, and the part where its
+    log differs."""
     differs = checked.items(document, "differs")
     if len(differs) not in (0, 2):
         raise MalformedFrame("field 'differs' is not a start and an end")
@@ -167,7 +166,7 @@ def read_refusal(document: Mapping[str, Any]) -> tuple[int, tuple[int, int] | No
 
 
 def read_group(document: Mapping[str, Any]) -> tuple[int, dict[int, str]]:
-    """(copies that a send waits for, the slaves by id) of GROUP."""
+    """Read a GROUP: the copies that a send waits for, and the slaves by id."""
     return _required(document), _replicas(document)
 
 

@@ -13,8 +13,8 @@ CHECK_BYTES = 4 << 20  # of the log before the offset that a slave joins at
 
 
 def is_not_ours(me: Me, group: str, join: Join) -> str:
-    """Why this slave has no place in this group, whose log has the identity `group`; empty if it
-    has."""
+    """Why this slave does not belong to this group, whose log has the identity `group`; empty if it
+    does."""
     if join.name != me.group or is_foreign(group, join.group):
         return (
             f"it is of group {join.name} {join.identity}, this node of {me.group} {group}: look at "
@@ -22,15 +22,15 @@ def is_not_ours(me: Me, group: str, join: Join) -> str:
             "group"
         )
     if join.tail and (join.offset is None or join.check is None):
-        return "it wants the tail of a log, and does not say from where"
+        return "it wants the tail of a log, and does not say from which offset"
     return ""
 
 
 def has_no_place(log: LogState, join: Join) -> str:
-    """Why a slave cannot go on in this log where it would; empty if it can."""
+    """Why a slave cannot go on in this log at its offset; empty if it can."""
     offset, check = join.offset, join.check
     if offset is None or check is None:
-        return "it does not say where to go on, with a checksum of what lies before"
+        return "it does not say at which offset to go on, with a checksum of the log before it"
     if not log.start <= offset <= log.end:
         return f"it asks for offset {offset}, the log has {log.start} to {log.end}"
     inside = log.start <= check.start <= check.end <= offset
@@ -61,8 +61,8 @@ def cannot_follow(me: Me, group: str, hello: Hello) -> str:
 
 
 def shared_with(me: Me, log: LogState, hello: Hello) -> tuple[int, int] | str:
-    """(epoch, offset) up to which this log and the master's are one, as far as epochs tell; or why
-    there is no such place."""
+    """The common prefix of this log and the master's, as far as epochs show it: (epoch, offset); or
+    why there is none."""
     if not log.end:
         last = max(hello.start, hello.end - hello.end % me.segment_bytes)
         return 0, last if me.sync_from_last_file else hello.start
@@ -77,7 +77,7 @@ def shared_with(me: Me, log: LogState, hello: Hello) -> tuple[int, int] | str:
     epoch, offset = found
     if offset < hello.start:
         return (
-            f"this log is the master's up to {offset}, and the master has deleted what lies "
+            f"this log is the master's up to {offset}, and the master has deleted its log "
             f"before {hello.start}; wipe this node's store"
         )
     return epoch.number, offset

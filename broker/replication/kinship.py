@@ -1,16 +1,17 @@
 """Whether two logs are one log, which of two nodes has to give way, and when nobody may. Pure.
 
-A group has an identity, drawn when its first log begins. What is known to be of another group is
-foreign: refused before anything else is looked at.
+A group has an identity, drawn when its first log begins. A node or a log that is known to belong to
+another group is foreign: it is refused before anything else is looked at.
 
-Logs of one group differ where a master wrote what nobody confirmed; its successor does not have
-that, and the follower cuts it. Below its **floor**, what it knows was confirmed in a group whose
-sends wait for copies, a follower cuts nothing, whoever asks: a master without it has lost it, or is
-another's. Both stop then. Only an operator's word (`admin promote --force`) goes over that: the
-epoch that it opens says so, and followers cut to it, into a side file.
+Logs of one group differ if a master wrote messages that were never confirmed: its successor does
+not have them, and a follower cuts them off. A follower's **floor** is the position that it knows to
+be confirmed in a group whose sends wait for copies. It cuts nothing below its floor, whoever the
+master is: a master without that part has lost it, or belongs to another group. Then both nodes
+stop. Only an operator can override this (`admin promote --force`): the new epoch is marked as
+forced, and followers cut to it, into a side file.
 
-A node's own disk cannot tell an older copy of itself from the truth. So a master whose sends wait
-for copies takes writes when enough of its slaves have told what they have.
+A node cannot tell from its own disk whether that is an older copy of itself. So a master whose
+sends wait for copies takes writes only after enough of its slaves have reported their logs.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def is_foreign(mine: str, theirs: str) -> bool:
 
 
 def is_outranked(term: int, opener: int, other: MemberState) -> bool:
-    """Whether somebody else leads since, or is about to: `other` knows of an epoch above `term`
-    that the node of this configured id did not open. One that it did open it has forgotten."""
+    """Whether another node leads since, or is about to: `other` knows of an epoch above `term` that
+    the node of this configured id did not open. An epoch that it did open, it has forgotten."""
     if other.epoch <= term:
         return False
     if other.state == "master" or not is_own(other.epoch, opener):
@@ -38,14 +39,15 @@ def is_outranked(term: int, opener: int, other: MemberState) -> bool:
 
 
 def has_promised(other: MemberState) -> bool:
-    """Whether `other` was fenced for a promotion that it has not heard of since: nobody may have
-    opened its epoch."""
+    """Whether `other` was fenced for a promotion that it has not heard of since: the epoch of that
+    promotion may never have been opened."""
     return other.epoch % TERM == 0 and other.epoch > other.term
 
 
 def founded_by_mistake(mine: str, end: int, replicas: Collection[int], other: MemberState) -> bool:
-    """Whether a master whose log ends at `end` has to give up its group for that of a slave which
-    dials it: its disk is empty, nobody follows it, and the slave has the log of its name."""
+    """Whether a master whose log ends at `end` has to give up its group for that of a slave that
+    dials it: its disk is empty, no slave follows it, and the slave has a log of the same group
+    name."""
     return not end and not replicas and is_foreign(mine, other.group)
 
 
@@ -53,21 +55,23 @@ def may_cut(
     offset: int, end: int, floor: int, since: Iterable[int], forced: Collection[int]
 ) -> str:
     """Why a log that ends at `end` must not be cut at `offset` for a master whose epochs behind
-    that place are `since`; empty if it may."""
+    that place are `since`; empty if it may be."""
     if offset >= min(end, floor) or any(epoch in forced for epoch in since):
         return ""
     return (
-        f"its log has not what this group had confirmed from {offset} to {min(end, floor)}: one of "
-        "the two has lost it, or was copied from elsewhere. Nothing is cut. Look at `saturnmq "
-        "admin replicas`, and let the one that is right lead: `saturnmq admin promote GROUP NODE "
-        "--force` makes the other follow, and keeps what it cuts in a side file"
+        f"its log lacks the part from {offset} to {min(end, floor)}, which this group had "
+        "confirmed: one of the two logs has lost it, or was copied from elsewhere. Nothing is cut. "
+        "Look at `saturnmq admin replicas`, and let the node with the right log lead: `saturnmq "
+        "admin promote GROUP NODE --force` makes the other follow, and keeps the part that it cuts "
+        "in a side file"
     )
 
 
 def is_witness(identity: str, known: bool, term: int, other: MemberState) -> bool:
-    """Whether a slave can say what the group had: one that lost its own disk cannot, nor one with
-    an empty log that has heard of a master above `term`, the newest epoch of this log: it may never
-    have followed that. `known`: it belonged to the group before."""
+    """Whether a slave can testify which messages the group had. A slave that lost its own disk
+    cannot. Nor can a slave with an empty log that has heard of a master above `term`, the newest
+    epoch of this log: it may never have followed that master. `known`: it belonged to the group
+    before."""
     if other.lacks or is_foreign(identity, other.group):
         return False
     if other.epoch > term and not other.end:
@@ -76,15 +80,16 @@ def is_witness(identity: str, known: bool, term: int, other: MemberState) -> boo
 
 
 def words_needed(slaves: int, required: int, *, may_lack: bool) -> int:
-    """How many slaves a starting master hears before it takes writes. As many as acknowledge with
-    it; if it may lack something (a crash, or a slave knows of a later start of it), so many that
-    one of them has whatever was acknowledged: of n slaves required - 1 have it, so one of any
-    n - required + 2."""
+    """The number of slaves that a starting master hears before it takes writes. It is the number of
+    slaves that acknowledge with it. If the master may lack something (after a crash, or if a slave
+    knows of a later start of it), one of the slaves heard must have every acknowledged message: of
+    n slaves required - 1 have it, so one of any n - required + 2 has."""
     least = max(1, required - 1)
     return max(least, min(slaves, slaves - required + 2)) if may_lack else least
 
 
 def promises_needed(copies: int, required: int) -> int:
-    """How many others must promise a master of `copies` members a new term, so that nobody else can
-    acknowledge below it: `required` copies take one of those that did."""
+    """The number of other members, of `copies` in all, that must promise a master a new term, so
+    that no other master can acknowledge below it: any `required` copies include one that promised.
+    """
     return max(1, copies - required)

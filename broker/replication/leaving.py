@@ -1,7 +1,7 @@
-"""A slave that is stopped in order says so to its master, which expects it back.
+"""A slave that is stopped in order tells its master, which expects it back.
 
-For `slaveTimeout` sends of the master wait for that slave, as they do just after a start, instead
-of being answered SLAVE_NOT_AVAILABLE at once: a restart takes less. A slave that is lost says
+For `slaveTimeout` the master's sends wait for that slave, as they do just after a start, instead of
+being answered SLAVE_NOT_AVAILABLE at once: a restart takes less time. A slave that crashes sends
 nothing.
 """
 
@@ -38,12 +38,12 @@ class Leaving:
         try:
             await answer_of(c, master, request)
         except (SaturnError, OSError, TimeoutError, ValueError) as error:
-            log.info("the master does not know that this slave goes: %s", error)
+            log.info("the master does not know that this slave stops: %s", error)
 
     def on_leave(
         self, endpoint: Endpoint, request: Command, header: headers.SlaveLeavesHeader
     ) -> None:
-        """A slave says it; of nobody else it means anything."""
+        """Expect a leaving slave back; the request has no meaning for other nodes."""
         address = header.address
         if address in self._master.followers():
             log.info("slave %s is stopped, and expected back", address)

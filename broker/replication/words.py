@@ -1,8 +1,8 @@
-"""What the other members told a master that waits for their word, and what follows from it. Pure.
+"""The reports ("words") of other members to a starting master, and the conclusions from them. Pure.
 
-A slave gives its word when it joins, or when it is asked. One that has lost its own disk cannot; if
-all answer, though, there is nobody else to wait for, unless this node knows that it has lost
-something.
+A slave gives its word when it joins, or when it is asked. A slave that has lost its own disk
+cannot. If all slaves answer, though, there is no other one to wait for, unless this node knows that
+it has lost something.
 """
 
 from __future__ import annotations
@@ -18,40 +18,40 @@ class Words:
     def __init__(self, me: Me, role: Role) -> None:
         self._me = me
         self._role = role
-        self.may_lack = False  # this node, of what was acknowledged
-        self.known_epoch = 0  # the highest of which anybody told
+        self.may_lack = False  # this node may lack acknowledged messages
+        self.known_epoch = 0  # the highest epoch in any word
         self._members: dict[str, MemberState] = {}  # by address
         self._answered: set[str] = set()  # members that cannot give their word
         self._java: set[str] = set()  # hosts of RocketMQ's slaves that have nothing more
 
     def take(self, member: MemberState, group: str) -> None:
-        """`group`: the identity of the group that this node's log belongs to."""
+        """Take a member's word. `group` is the identity of this log's group."""
         role = self._role
         if role.lacks and not member.identity:
-            return  # one that is new does not make up for what this node knows to have lost
+            return  # a new node cannot replace what this node knows to have lost
         is_known = role.replicas.get(member.broker_id) == member.address
         if is_witness(group, is_known, role.log_epoch, member):
             self._members[member.address] = member
             self.known_epoch = max(self.known_epoch, member.epoch)
-            # Its log has every epoch that it opened, unless its disk is an older copy. What that
-            # lacks another slave may have.
+            # This log has every epoch that this node opened, unless its disk is an older copy. Then
+            # another slave may have what the copy lacks.
             self.may_lack |= role.required > 1 and member.epoch > role.log_epoch
         elif is_known:
             self._answered.add(member.address)
 
     def take_classic(self, host: str) -> None:
-        """That of a slave of RocketMQ's, which has no more than this node."""
+        """Take the word of a slave of RocketMQ's, which has no more than this node."""
         self._java.add(host)
 
     def forget(self) -> None:
-        """What was told may not be so any more."""
+        """Forget all words: they may not hold any more."""
         self._members.clear()
         self._answered.clear()
         self._java.clear()
 
     def _slaves(self) -> set[str]:
-        """The addresses of those that this node knows; it may have forgotten some, of which others
-        tell."""
+        """The addresses of the slaves that this node knows; it may have forgotten some, which other
+        slaves name."""
         known = set(self._role.replicas.values())
         if self.may_lack:
             for member in self._members.values():
@@ -71,7 +71,7 @@ class Words:
 
     @property
     def missing(self) -> str:
-        """Why this node waits, for whom, and what an operator can do."""
+        """Why this node waits, for which slaves, and what an operator can do."""
         slaves, heard = self._slaves(), self._members.keys()
         named = f" ({', '.join(sorted(slaves))})" if slaves else ""
         parts = [self._role.lacks] if self._role.lacks else []
@@ -89,8 +89,8 @@ class Words:
         )
 
     def furthest(self, log: LogState) -> MemberState | None:
-        """Who has more of the log than this node, at its end or before its beginning; None if
-        nobody has."""
+        """The member with the most of the log, if it has more than this node at the end or before
+        the beginning; else None."""
         best = max(self._members.values(), key=lambda member: member.position, default=None)
         if best is not None and log.lacks_front(best.start):
             return best
@@ -98,7 +98,7 @@ class Words:
         return best if best is not None and best.position > (newest, log.end) else None
 
     def mendable(self, log: LogState) -> tuple[tuple[tuple[int, int], str], ...]:
-        """What is damaged in this log, and the address of each who has that part of it."""
+        """The damaged parts of this log, each with the address of a member that has the part."""
         shared = [
             (member, found[1])
             for member in self._members.values()
@@ -112,7 +112,7 @@ class Words:
         )
 
     def conflict(self, log: LogState) -> str:
-        """Whom this log would contradict, and where; empty if nobody."""
+        """Which member this log would contradict, and where; empty if none."""
         for member in self._members.values():
             found = common(log.epochs, log.end, member.epochs, member.end)
             shared = found[1] if found else 0

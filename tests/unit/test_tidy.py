@@ -101,7 +101,7 @@ BARE_OPENINGS = {
     "protocol": 0,
     "store": 0,
     "nameserver": 0,
-    "broker": 42,
+    "broker": 32,
     "client": 5,
     "pipeline": 6,
     "cli": 3,
