@@ -1,33 +1,34 @@
-"""Who leads, who follows, who recovers: the rules of one node, as a state machine. Pure.
+"""The rules by which one node leads, follows or recovers, as a state machine. Pure.
 
-`step` takes an event (`events.py`), the log as it is and the time, and returns what is to be done,
-in order. It is the only one that changes the role. An awaited instruction is the last of its step,
-and its outcome comes before any other event: the disk takes part in the order of events.
+`step` takes an event (`events.py`), the present log and the time, and returns instructions, in
+order. Nothing else changes the role. An awaited instruction is the last of its step, and its
+outcome comes before any other event: the disk takes part in the order of events.
 
 | state | what it does | leaves it for |
 |---|---|---|
 | UNSURE | asks nameservers and members for a higher epoch | MASTER, RECOVERING, FENCED |
-| RECOVERING | waits for slaves' words, copies back what it lacks | MASTER, UNSURE, FENCED |
+| RECOVERING | waits for slaves' words, copies back its missing log | MASTER, UNSURE, FENCED |
 | MASTER | takes writes | UNSURE (it stood still), RECOVERING (it has forgotten), FENCED |
-| FENCED | takes none, serves what it has, looks for its master | SLAVE, MASTER (if none comes) |
+| FENCED | takes no writes, serves its log, looks for its master | SLAVE, MASTER (if none comes) |
 | SLAVE | follows its master | FENCED (it is being promoted) |
 
-The rules, all about two dangers, two nodes that both acknowledge and a log that is cut although
-others rely on it:
+The rules prevent two dangers: two nodes that both acknowledge, and the truncation of a log that
+others rely on.
 
-- A term of a master is an epoch (`protocol/epochs.py` counts them): two nodes that cannot hear each
-  other never open the same one, and a promotion outranks restarts. It is written down before it is
-  acted on. Every start opens a new one: its log may be an older copy of what others have.
-- A master starts UNSURE. Who does not answer does not count: with nobody to ask it goes on, and
-  what it then acknowledges is what its ack mode promises.
-- A master whose sends wait for copies is RECOVERING at every start, until enough slaves have told
-  what they have. So is every master that finds less than it once had, and one that hears while it
-  leads that its group had confirmed what its log has not.
+- A term of a master is an epoch (`protocol/epochs.py` counts them). Two nodes that cannot hear each
+  other never open the same one, and a promotion outranks restarts. An epoch is written down before
+  it is acted on. Every start opens a new one: its log may be an older copy of the others'.
+- A master starts UNSURE. A node that does not answer does not count: if no other node answers, the
+  master goes on, and then it acknowledges as its ack mode promises.
+- A master whose sends wait for copies is RECOVERING at every start, until enough slaves have
+  reported their logs. So is every master that finds less than it once had, and a leading master
+  that hears that its group had confirmed messages that its log lacks.
 - A slave's disk may be an older copy, too: it counts for a promotion when it has caught up again.
-- Who learns that it is deposed answers its waiting sends with "unknown", follows the new master and
-  cuts what that one does not have, but never what its group had confirmed (`kinship.py`).
+- A node that learns that it is deposed answers its waiting sends with "unknown" and follows the new
+  master. It cuts the messages that the new master does not have, but never those that its group had
+  confirmed (`kinship.py`).
 
-Here are the start, leading, and news of other masters. The rest has modules of its own:
+This module has the start, leading, and news of other masters. The rest has modules of its own:
 `recovering.py`, `slaves.py`, `following.py`, `orders.py` (FENCE and PROMOTE) and `promises.py` (a
 promotion that did not come).
 """
@@ -48,7 +49,7 @@ from saturnmq.broker.replication.role import Kept, Role, State
 from saturnmq.broker.replication.slaves import Slaves
 from saturnmq.protocol.epochs import is_own, next_restart
 
-ASK_S = 1.0  # before others are asked again
+ASK_S = 1.0  # before other nodes are asked again
 LOOK_S = 1.0  # before a fenced node looks again for its master
 UNKNOWN = "stored here, but this node is not the master any more: the outcome is unknown"
 
@@ -66,7 +67,7 @@ class Machine:
     def __init__(self, me: e.Me, role: Role) -> None:
         self.me = me
         self.role = role
-        self.log = e.LogState()  # as this step finds it
+        self.log = e.LogState()  # the log at this step
         self.now = 0.0
         self.recovering = Recovering(self)
         self.slaves = Slaves(self)
@@ -74,7 +75,7 @@ class Machine:
         self.following = Following(self)
         self.orders = Orders(self)
         self._out: list[e.Instruction] = []
-        self._then: Callable[[str], None] | None = None  # takes the outcome that is awaited
+        self._then: Callable[[str], None] | None = None  # takes the awaited outcome
 
     def step(self, event: e.Event, log: e.LogState, now: float) -> list[e.Instruction]:
         before = self.role.state
@@ -94,7 +95,8 @@ class Machine:
         return out
 
     def note_floor(self, log: e.LogState, now: float) -> None:
-        """It rises with every message: whenever somebody looks."""
+        """Raise the floor to the confirmed position. It rises with every message, so it is noted at
+        every look."""
         if self.role.state is State.SLAVE and log.confirmed >= 0:
             self.role.confirmed(log.confirmed, now)
 
@@ -158,7 +160,7 @@ class Machine:
         self.wait(e.Save(), lambda error: otherwise(error) if error else then())
 
     def _again(self, what: str) -> None:
-        """A time is over."""
+        """Act on the end of a time."""
         state = self.role.state
         if what == "ask" and state is State.UNSURE:
             self.ask()
@@ -172,8 +174,7 @@ class Machine:
             self.slaves.name(int(what.removeprefix("name ")))
 
     def group(self) -> str:
-        """The identity of the group that this log belongs to; empty if it is not known, or the log
-        is."""
+        """The identity of this log's group; empty if it is not known, or if the log is empty."""
         return self.role.identity if self.log.end else ""
 
     def others(self) -> tuple[str, ...]:
@@ -182,21 +183,22 @@ class Machine:
     def _start(self) -> None:
         role, log = self.role, self.log
         role.promised_epoch = max(role.promised_epoch, role.log_epoch)
-        flushed = self.me.sync_flush and not log.torn  # then all it acknowledged is here
+        flushed = self.me.sync_flush and not log.torn  # then the log has all that it acknowledged
         may_lack = not log.clean and role.required > 1 and bool(role.replicas) and not flushed
         if what := self._lost():
             self.do(e.Say(f"this node has lost what it had: {what}", alarm=True))
             role.has_lost(what)
-        elif role.required > 1:  # what it reported may be gone: its disk may be an older copy
+        elif role.required > 1:  # reported messages may be gone: its disk may be an older copy
             role.mark_lagging()
         if role.state is State.SLAVE:
             return
         unfinished = role.promised_epoch > max(role.log_epoch, role.recorded_log_epoch)
-        if unfinished and role.leads_in < role.promised_epoch:  # by a promotion that fenced it
+        if unfinished and role.leads_in < role.promised_epoch:  # a promotion has fenced it
             role.depose(f"it has promised to serve no epoch below {role.promised_epoch}")
             self.look()
             return
-        # A promotion that its end interrupted goes on; since then its disk may have lost something.
+        # A promotion that was interrupted by a crash goes on; since then the disk may have lost
+        # something.
         self.recovering.words.may_lack = may_lack or unfinished or bool(role.lacks)
         if role.required > 1 or role.lacks:
             role.next_state = State.RECOVERING
@@ -204,7 +206,7 @@ class Machine:
         self.ask()
 
     def _lost(self) -> str:
-        """What this node once had and has no more; empty if nothing says so."""
+        """The part of the log that this node once had and has no more; empty: no sign of one."""
         role, log = self.role, self.log
         if log.amnesia:
             return log.amnesia
@@ -216,7 +218,7 @@ class Machine:
         return ""
 
     def _doubt(self) -> None:
-        """Somebody may have taken over meanwhile."""
+        """Suspend writes and ask: another node may have taken over meanwhile."""
         if self.role.state in (State.MASTER, State.RECOVERING):
             self.role.suspect()
             self.ask()
@@ -238,7 +240,7 @@ class Machine:
                 self.do(e.After("look", LOOK_S))
 
     def _is_sure(self, members: tuple[MemberState, ...]) -> None:
-        """Take writes unless somebody knows of a higher epoch, or has to be heard first."""
+        """Take writes, unless a member knows of a higher epoch or has to be heard first."""
         role = self.role
         for member in members:
             if role.state is State.UNSURE:
@@ -248,7 +250,7 @@ class Machine:
         log, words = self.log, self.recovering.words
         better = words.furthest(log) is not None or words.mendable(log)
         if role.next_state is State.MASTER and better:
-            role.next_state = State.RECOVERING  # its sends wait for nobody, who yet has more
+            role.next_state = State.RECOVERING  # a slave has more, though sends wait for no copy
         if role.next_state is State.MASTER:
             self.open_term()
         else:
@@ -256,7 +258,7 @@ class Machine:
             self.recovering.try_now()
 
     def _hear(self, member: MemberState) -> None:
-        """Another node of the group has told what it has."""
+        """Take the state that another node of the group has reported."""
         role = self.role
         if is_outranked(role.log_epoch, self.me.broker_id, member):
             leads = member.state == "master"
@@ -266,7 +268,7 @@ class Machine:
             self.recovering.hear(member)
 
     def open_term(self) -> None:
-        """A new epoch for every start; then writes."""
+        """Open a new epoch, as every start does; then take writes."""
         role, log = self.role, self.log
         known = max(role.promised_epoch, self.recovering.words.known_epoch)
         if role.leads_since_start and known <= role.log_epoch:
@@ -280,7 +282,7 @@ class Machine:
 
     def _opened(self, number: int, error: str) -> None:
         role = self.role
-        if error:  # a full disk is not full for ever
+        if error:  # a full disk may have room again later
             role.why = f"its new epoch cannot be written down: {error}"
             self.do(e.After("ask" if role.state is State.UNSURE else "recover", ASK_S))
             return
@@ -294,7 +296,7 @@ class Machine:
         role.has(number)
         role.leads_since_start = True
         if self.slaves.follow:
-            self.do(e.DropSlaves())  # what they get now is of an epoch that they do not know yet
+            self.do(e.DropSlaves())  # the next bytes are of an epoch that they do not know yet
 
     def lead(self, *, promoted: bool = False) -> None:
         role = self.role
@@ -306,7 +308,7 @@ class Machine:
         self.do(e.Lead(promoted))
 
     def forgot(self, why: str) -> None:
-        """This master lacks what its group had confirmed: no more writes before it has that."""
+        """Stop writes until this master has again the confirmed messages that it lacks."""
         role = self.role
         role.recover(why)
         role.has_lost(why)
@@ -314,7 +316,7 @@ class Machine:
         self.do(
             e.Say(f"no more writes: {why}", alarm=True),
             e.Retire("a slave has what this log lacks: the outcome is unknown"),
-            e.DropSlaves(),  # they join again, and tell what they have
+            e.DropSlaves(),  # they join again, and report their logs
         )
 
     def _nameserver_told(self, epoch: int, master: str, ha_address: str) -> None:
@@ -328,7 +330,7 @@ class Machine:
             self._forgot_epoch(epoch)
 
     def _forgot_epoch(self, epoch: int) -> None:
-        """This node opened an epoch that its log does not know."""
+        """Recover: this node opened an epoch that its log does not have."""
         role, words = self.role, self.recovering.words
         words.known_epoch = max(words.known_epoch, epoch)
         what = f"a nameserver knows of it: epoch {epoch}, which this node opened, is not in its log"
@@ -341,7 +343,7 @@ class Machine:
                 role.next_state = State.RECOVERING
 
     def superseded(self, epoch: int, why: str, master: str = "", ha_address: str = "") -> None:
-        """There is a master of a higher epoch than this node's."""
+        """Give way to a master of a higher epoch than this node's."""
         role = self.role
         if epoch <= role.log_epoch and role.state is not State.FENCED:
             return
@@ -357,17 +359,17 @@ class Machine:
         role.depose(f"epoch {epoch} has begun ({why})")
         self.recovering.stop()
         self.do(e.Retire(UNKNOWN), e.DropSlaves())
-        if master:  # and has confirmed what nobody here knows
+        if master:  # it may have confirmed messages that this node does not know
             role.mark_lagging()
             self.do(e.Ask("master", (master,)))
 
     def look(self) -> None:
-        """For the master, at those who may know."""
+        """Look for the master, at the nodes that may know it."""
         self.do(e.Ask("look", self.others(), nameservers=True))
 
     def _follow(self, member: MemberState) -> None:
-        """Become a slave of this node, if it leads, or will lead in the newest epoch and waits for
-        the word of its slaves."""
+        """Become a slave of this node, if it leads, or if it waits for its slaves' words and will
+        lead in the newest epoch."""
         role = self.role
         leads = member.state == "master" and member.epoch >= role.promised_epoch
         will_lead = (
@@ -378,7 +380,7 @@ class Machine:
         kept = role.keep()
         role.promise(member.epoch)
         role.follow(member.free_id or self.me.broker_id or 1)
-        role.mark_lagging()  # until it has what the new master had confirmed
+        role.mark_lagging()  # until its log has what the new master had confirmed
         self.do(e.Freeze())
         self.save(partial(self._is_slave, member), partial(self._stays_fenced, kept, member.epoch))
 

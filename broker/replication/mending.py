@@ -1,9 +1,9 @@
 """Damage in a log that another node of the group may have whole.
 
-A start finds some (`store/recovery/recovery.py`). So do two logs that differ within one epoch: both
-were written by one master, so where their checksums differ (a JOIN tells) at least one holds frames
-whose own checksums fail: a flipped bit. A node that finds such frames in its log reads the same
-bytes at the other node (READ_LOG) and writes them in their place, when they are sound. Where
+A start finds damage by itself (`store/recovery/recovery.py`). A JOIN finds it when two logs differ
+within one epoch: one master wrote both, so if their checksums differ, at least one of them holds
+frames whose own checksums fail: a flipped bit. A node that finds such frames in its log reads the
+same bytes at the other node (READ_LOG). If those are sound, it writes them in place of its own. If
 neither node's frames are damaged, nothing is written: an operator has to look.
 """
 
@@ -40,21 +40,21 @@ class Mending:
     def __init__(
         self, context: Context, alone: Callable[[Callable[[], Any]], Awaitable[None]]
     ) -> None:
-        """`alone` does something blocking with the store while nobody else works on it."""
+        """`alone` runs a blocking call on the store while nothing else works on it."""
         self._c = context
         self._alone = alone
 
     async def try_to_mend(self, start: int, end: int, address: str) -> None:
-        """As `mend`, of what may be damaged there, too. OSError, SaturnError: it may be mended
-        later."""
+        """As `mend`, for frames that may be damaged at the other node, too. OSError, SaturnError:
+        it may succeed later."""
         try:
             await self.mend(start, end, address)
         except (StoreDamaged, InvalidParameter) as error:
             log.error("the log stays damaged from %d to %d: %s", start, end, error)
 
     async def answer(self, differs: tuple[int, int] | None, address: str) -> str:
-        """What to add to a refusal by the node at `address`: if its log is sound where the two
-        differ this one may not be, and is mended."""
+        """The text to add to a refusal by the node at `address`. If its log is sound where the two
+        differ, this one may be damaged there, and is mended."""
         if differs is None or not address:
             return ""
         try:
@@ -69,8 +69,9 @@ class Mending:
         )
 
     async def mend(self, start: int, end: int, address: str) -> int:
-        """Replace damaged frames in [start, end) by those of the node at `address`; how many bytes.
-        StoreDamaged: its frames are no better. OSError, SaturnError: it cannot be done now."""
+        """Replace damaged frames in [start, end) by those of the node at `address`; return the
+        number of bytes. StoreDamaged: its frames are no better. OSError, SaturnError: it cannot be
+        done now."""
         c = self._c
         damaged = await c.runtime.run_blocking(c.store.damage, start, end)
         if not damaged:
@@ -105,7 +106,7 @@ class Mending:
         return b"".join(parts)
 
     def on_read(self, endpoint: Endpoint, request: Command, header: headers.ReadLogHeader) -> None:
-        """READ_LOG: bytes of the log as they are, for a node of this group."""
+        """READ_LOG: send raw bytes of the log to a node of this group."""
         c, mine = self._c, known(self._c)
         foreign = is_foreign(mine, header.identity) or header.broker_name != c.config.broker_name
         if not mine or foreign:

@@ -1,10 +1,10 @@
-"""FENCE and PROMOTE: what an operator, an election or another master has this node do. Pure; a part
-of the machine (`machine.py`).
+"""FENCE and PROMOTE: orders to this node by an operator, an election or another master. Pure; a
+part of the machine (`machine.py`).
 
 FENCE makes a node promise never to serve or follow a lower epoch: a master stops taking writes,
-goes on sending what it has, and waits to learn its new master. PROMOTE makes a node master, if it
-lacks nothing that its group has confirmed, or an operator goes on without. What cannot be written
-down is taken back.
+goes on sending its log, and waits to learn its new master. PROMOTE makes a node master if it lacks
+no message that its group has confirmed, or if an operator goes on without them. A change that
+cannot be written down is taken back.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Orders:
         if role.is_slave:
             self._m.do(e.HangUp())  # its master is of a lower epoch
         else:
-            # Its slaves may still fetch what it has: the next master is one of them.
+            # Its slaves may still fetch its log: the next master is one of them.
             role.depose(f"fenced for epoch {epoch}")
             self._m.recovering.stop()
             self._m.do(e.Say(f"fenced for epoch {epoch}: no more writes"), e.Retire(""))
@@ -80,7 +80,7 @@ class Orders:
         kept = role.keep()
         role.state = State.FENCED
         self._m.recovering.stop()
-        self._m.do(e.HangUp())  # nothing comes from the old master any more
+        self._m.do(e.HangUp())  # this node takes nothing from the old master any more
         number = next_promotion(
             self._m.log.term, max(asked.epoch, role.promised_epoch), self._me.broker_id
         )
@@ -115,7 +115,7 @@ class Orders:
         return ""
 
     def _promotion_saved(self, asked: e.Promote, number: int, kept: Kept, error: str) -> None:
-        """The last frame is whole: write down that this node leads."""
+        """Write down that this node leads, now that the last frame is whole."""
         role = self._role
         undone = partial(self._not_promoted, asked, number, kept)
         if error:

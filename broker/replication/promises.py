@@ -1,18 +1,19 @@
 """A promotion that did not come: the old master goes on, in a term above it. Pure; a part of the
 machine (`machine.py`).
 
-A promotion fences members first: they promise to follow nobody below its number. If it ends there,
-because whoever asked for it died or found that a node may lack something, a master that never heard
-of it leads on, and those members wait for the next promotion. They dial that master and tell it
-what they promised. Does one say so for longer than a promotion takes, the master has the others
-promise a number above (FENCE with its `term`). When n - required + 1 members did, itself included,
-it opens that term: should the other one be promoted after all, it cannot acknowledge anything.
+A promotion fences members first: they promise to follow no node below its number. It may end there,
+because the promoting process died or found that a node may lack messages. A master that never heard
+of it leads on, while those members wait for the next promotion. They dial that master and tell it
+their promise. If a member does so for longer than a promotion takes, the master has the others
+promise a higher number (FENCE with its `term`). When n - required + 1 members have promised, itself
+included, it opens that term. If the other node is promoted after all, it cannot acknowledge
+anything.
 
 A member refuses if the promotion came: its log has a newer epoch than this master's, or it knows of
-another one than it had promised. So this master takes nothing from a successor.
+another epoch than it had promised. So this master takes nothing from a successor.
 
-A master that was fenced itself does the same if it finds no master for as long: its log is what it
-was when it led, and whoever was promoted has no more copies than it needs promises.
+A master that was fenced itself does the same if it finds no master for as long: its log is the same
+as when it led, and a node that was promoted meanwhile cannot have reached enough copies.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from saturnmq.protocol.epochs import next_promotion, next_term
 if TYPE_CHECKING:
     from saturnmq.broker.replication.machine import Machine
 
-PROMOTION_S = 15.0  # a promotion that fenced somebody has come, or will not, by then
+PROMOTION_S = 15.0  # a promotion that fenced a member comes within this time, or not at all
 
 
 class Promises:
@@ -41,25 +42,25 @@ class Promises:
         self._fenced = 0  # the epoch for which this node was fenced while it led; 0: for none
 
     def hear(self, join: Join) -> None:
-        """A slave does not follow this master, because of what it promised."""
+        """Note a slave that does not follow this master because of its promise."""
         if join.epoch > self._promised:
             self._promised, self._promised_at = join.epoch, self._m.now
         elif self._m.now - self._promised_at >= PROMOTION_S:
-            self._promised_at = self._m.now  # it is tried again as long after
+            self._promised_at = self._m.now  # the next try comes as long after this one
             self._m.do(e.Ask("promises", self._m.others()))
 
     def fenced(self, epoch: int) -> None:
-        """This node led, and promised this epoch."""
+        """Note the epoch that this node promised while it led."""
         self._promised, self._promised_at, self._fenced = epoch, self._m.now, epoch
 
     def looked(self, members: tuple[MemberState, ...]) -> None:
-        """A fenced node finds no master among these."""
+        """Act on a fenced node's search that found no master among these members."""
         if self._waits() and self._m.now - self._promised_at >= PROMOTION_S:
             self._promised_at = self._m.now
             self.ask(members)
 
     def _waits(self) -> bool:
-        """Whether it is fenced for a promotion that it has not heard of since."""
+        """Whether this node is fenced for a promotion that it has not heard of since."""
         role = self._role
         return (
             role.state is State.FENCED
@@ -96,7 +97,7 @@ class Promises:
                 )
             )
         elif role.state is State.MASTER:
-            role.suspect()  # nothing is written before it is known where the epoch begins
+            role.suspect()  # no writes before the start of the epoch is known
             self._open(fence)
         elif self._waits():
             self._open(fence)
@@ -106,7 +107,7 @@ class Promises:
         self._m.open_epoch(number, self._m.log.end, partial(self._reclaimed, number))
 
     def _reclaimed(self, number: int, error: str) -> None:
-        if error:  # a full disk is not full for ever
+        if error:  # a full disk may have room again later
             self._m.do(e.Say(f"the new epoch cannot be written down, trying again: {error}"))
             if self._role.state is State.FENCED:
                 return

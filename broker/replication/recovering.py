@@ -1,10 +1,10 @@
-"""How a master gets back what it lacks. Pure; a part of the machine (`machine.py`).
+"""How a master gets back a missing part of its log. Pure; a part of the machine (`machine.py`).
 
-When enough slaves have given their word (`words.py`), the one with the furthest log gives back what
-this log lacks: its end, or all of it, with its epochs; and its tables, where they are newer. All of
-it, too, if this log has its end and lacks its beginning: what there is becomes a side file. What a
-start found damaged is mended before there are new messages, and before a consumer passes over it.
-A log that contradicts what a slave knows to be confirmed does not lead.
+When enough slaves have given their word (`words.py`), the one with the furthest log gives back the
+missing part: the end, or all of the log, with its epochs; and its tables, if they are newer. All of
+the log is also copied if this log lacks its beginning: the rest of it becomes a side file. Damage
+that the start found is mended before there are new messages, and before a consumer passes over it.
+A master does not lead with a log that contradicts messages that a slave knows to be confirmed.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ AGAIN_S = 1.0  # before slaves are heard anew
 
 @dataclass
 class RecoveryAttempt:
-    """One try."""
+    """One try to get back the missing part."""
 
-    member: MemberState | None  # whose log has more; None: what is there may be damaged
+    member: MemberState | None  # its log has more; None: nothing is missing, but maybe damaged
     epochs: tuple[Epoch, ...]  # of this log before
     whole: bool = False  # all of the log is copied
 
@@ -41,15 +41,15 @@ class Recovering:
         self._role = machine.role
         self.words = Words(machine.me, machine.role)
         self._under_way: RecoveryAttempt | None = None
-        self._failed = ""  # what came of the last try
+        self._failed = ""  # why the last try failed
 
     def hear(self, member: MemberState) -> None:
-        """A slave tells what it has."""
+        """Take a slave's word."""
         self.words.take(member, self._m.group())
         self.try_now()
 
     def try_now(self) -> None:
-        """Go on if enough slaves have told what they have."""
+        """Go on if enough slaves have given their word."""
         role, log, words = self._role, self._m.log, self.words
         if role.state is not State.RECOVERING or self._under_way is not None:
             return
@@ -71,7 +71,7 @@ class Recovering:
         return f"{self.words.missing}{failed}"
 
     def _cut_what_differs(self, member: MemberState) -> None:
-        """From the log of that slave, before what it has more is copied."""
+        """Cut the part that differs from the slave's log, before the rest of that is copied."""
         log = self._m.log
         found = common(log.epochs, log.end, member.epochs, member.end) if log.end else None
         if found is None:
@@ -91,7 +91,8 @@ class Recovering:
             self._m.wait(e.Cut(shared, f"not in the log of {member.address}"), self._empty)
 
     def _empty(self, error: str) -> None:
-        """A log grows at its end only: if it has lost its beginning it is copied as a whole."""
+        """Cut the whole log if it has lost its beginning: a log grows at its end only, so it is
+        copied as a whole."""
         recovery = self._under_way
         assert recovery is not None, "it recovers"
         assert recovery.member is not None, "somebody has more"
@@ -121,18 +122,18 @@ class Recovering:
         self._m.do(e.CopyBack(member))
 
     def _goes_on(self, error: str) -> bool:
-        """Whether what it recovers by has come, and is still wanted."""
+        """Whether the recovery goes on: this step of it succeeded, and is still wanted."""
         if self._under_way is None:
             return False  # it was promoted meanwhile
         if self._role.state is not State.RECOVERING:
-            self._under_way = None  # somebody may know of a higher epoch
+            self._under_way = None  # another node may know of a higher epoch
             return False
         if error:
             self._fails(error)
         return not error
 
     def copied_back(self, error: str) -> None:
-        """What this log lacked is here, or could not be copied now."""
+        """Go on after the copy of the missing part, or after its failure."""
         if not self._goes_on(error):
             return
         assert self._under_way is not None, "it goes on"
@@ -163,7 +164,7 @@ class Recovering:
             self._mend()
 
     def _mend(self) -> None:
-        """What the start of this node found damaged, before a consumer passes over it."""
+        """Mend the damage that the start found, before a consumer passes over it."""
         if ranges := self.words.mendable(self._m.log):
             self._m.do(e.Mend(ranges))
         else:
@@ -180,15 +181,16 @@ class Recovering:
         self._m.open_term()
 
     def stop(self) -> None:
-        """Another node leads, or is about to: nothing of it may come any more."""
+        """End the recovery: another node leads, or is about to, so no more bytes may come."""
         if self._under_way is not None:
             self._under_way = None
             self._m.do(e.HangUp())
 
     def _fails(self, error: str) -> None:
-        """Not now: slaves are heard anew. A master whose sends wait for nobody goes on."""
+        """Give this try up, and hear the slaves anew. A master whose sends wait for no copy goes
+        on."""
         role, self._under_way, self._failed = self._role, None, error
-        self._m.do(e.Say(f"what is missing was not copied, trying again: {error}"))
+        self._m.do(e.Say(f"the missing part was not copied, trying again: {error}"))
         if role.required > 1 or role.lacks:
             self.words.forget()
             role.why = self._waits_for()

@@ -1,7 +1,7 @@
-"""Which part this broker plays in its group now, and whether it may take writes.
+"""The role of this broker in its group, and whether it may take writes.
 
-It begins with what the configuration says. A promotion changes it while the broker runs; from then
-on `config/role.json` decides at every start:
+The configuration gives the first role. A promotion changes it while the broker runs; from then on
+`config/role.json` decides at every start:
 
 | key | meaning |
 |---|---|
@@ -10,18 +10,18 @@ on `config/role.json` decides at every start:
 | brokerId | 0: master |
 | epoch | the highest epoch this node knows: it serves and follows no lower one |
 | term | the newest epoch that its log ever had |
-| floor | up to where it knows its group to have confirmed with copies: no master may cut below |
+| floor | the position that it knows to be confirmed with copies: no master may cut below |
 | forced | epochs that an operator opened by force: followers cut to those |
-| required | copies a send waits for, as the last master had it |
-| replicas | the slaves that ever followed this master, by id: their addresses |
-| caughtUp | since it started it had all that was confirmed: it may be promoted |
+| required | the copies that a send waits for, by the last master's word |
+| replicas | the addresses of the slaves that ever followed this master, by id |
+| caughtUp | since its start it had everything that was confirmed: it may be promoted |
 
-It is written, durably, before what it says is acted on; `term` and `floor` a moment later.
+The file is durable before this node acts on a change; `term` and `floor` follow a moment later.
 
-A master takes writes only while nothing says that there is another one (docs/guarantees.md I1
-across a fail-over). It does not at its start and after a pause of its own (a stopped process wakes
-up with requests in its sockets), until those who would know have been asked; not while a slave may
-have what it lacks (RECOVERING); and not once it knows of a higher epoch (FENCED).
+A master takes writes only while there is no sign of another one (docs/guarantees.md I1 across a
+fail-over). It takes none at its start and after a pause of its own (a stopped process wakes up with
+requests in its sockets), until it has asked the nodes that would know; none while a slave may have
+messages that it lacks (RECOVERING); and none once it knows of a higher epoch (FENCED).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from saturnmq.broker.tables.table_persistence import Document, Saveable, readabl
 from saturnmq.protocol import checked
 from saturnmq.protocol.epochs import EPOCH_MAX, TERM, ceiling, is_own
 
-PAUSE_S = 1.0  # the loop stood still for longer: others may have acted meanwhile
+PAUSE_S = 1.0  # if the loop stood still for longer, other nodes may have acted meanwhile
 MASTER_ID = 0
-FLOOR_S = 1.0  # the floor rises with every message, and is written down so often
+FLOOR_S = 1.0  # between two writes of the floor, which rises with every message
 FORCED_MAX = 16
 REPLICAS_MAX = 1_000
 Kept = dict[str, Any]  # a role as it was
@@ -56,7 +56,7 @@ class State(Enum):
 class Role(Saveable):
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
-        self.on_pause: Callable[[], None] = lambda: None  # others may have acted meanwhile
+        self.on_pause: Callable[[], None] = lambda: None  # other nodes may have acted meanwhile
         self.identity = ""  # of its group: 32 hex digits; empty: unknown
         self.broker_id = config.broker_id
         self.decided = False
@@ -64,7 +64,7 @@ class Role(Saveable):
         self.log_epoch = (
             0  # the newest epoch its log has: what a master may say that it is master of
         )
-        self.recorded_log_epoch = 0  # the newest that the log had, as the file says
+        self.recorded_log_epoch = 0  # the newest epoch of the log, according to the file
         self.floor = 0
         self._floor_noted, self._floor_at = 0, 0.0
         self.forced: list[int] = []
@@ -75,10 +75,10 @@ class Role(Saveable):
         self.state = State.SLAVE if config.is_slave else State.UNSURE
         self.why = ""  # the special condition of this state, for status and refusals
         self.alive_at = 0.0  # when the loop was last seen turning
-        self.leads_since_start = False  # the log is what it was when this process became master
+        self.leads_since_start = False  # the log is the same as when this process became master
         self.next_state = State.MASTER  # the role that follows UNSURE when nobody objects
 
-    # what it is
+    # the present role
 
     @property
     def is_slave(self) -> bool:
@@ -86,8 +86,8 @@ class Role(Saveable):
 
     @property
     def leads_in(self) -> int:
-        """The epoch of its term as master. A promotion that its end interrupted may not have opened
-        that: the number is one of its own, and not that of the fence, the first of its term."""
+        """The epoch of its term as master. A promotion that a crash interrupted may not have opened
+        it. The number is its own, not that of the fence, which is the first of the term."""
         promoted = self.decided and self.broker_id == MASTER_ID and self.promised_epoch % TERM != 0
         return (
             self.promised_epoch
@@ -97,19 +97,19 @@ class Role(Saveable):
 
     @property
     def ceiling(self) -> int:
-        """No epoch above this one is believed."""
+        """The highest epoch that this node believes."""
         return ceiling(max(self.promised_epoch, self.log_epoch))
 
     @property
     def name(self) -> str:
-        """RocketMQ's word."""
+        """RocketMQ's name of this role."""
         if self.is_slave:
             return "SLAVE"
         return "SYNC_MASTER" if self.required > 1 else "ASYNC_MASTER"
 
     @property
     def state_name(self) -> str:
-        """For the status: master, slave, recovering or fenced."""
+        """The state for the status: master, slave, recovering, fenced or unsure."""
         return "unsure" if self.state is State.UNSURE else self.state.name.lower()
 
     @property
@@ -133,7 +133,7 @@ class Role(Saveable):
         return f"{text}: {self.why}" if self.why else text
 
     def tick(self, now: float) -> None:
-        """The loop turns; after a pause the first to see it says so."""
+        """Note that the loop turns; the first call after a pause reports the pause."""
         if self.state is State.MASTER and now - self.alive_at > PAUSE_S:
             self.on_pause()
         if self.state is not State.MASTER or now - self.alive_at <= PAUSE_S:
@@ -146,46 +146,46 @@ class Role(Saveable):
         return dict(vars(self), replicas=dict(self.replicas), forced=list(self.forced))
 
     def take_back(self, kept: Kept, tried: int) -> None:
-        """Every change since `keep`, as it could not be written down; but not a higher epoch than
-        the one that was tried."""
+        """Take back every change since `keep`, which could not be written down; but keep an epoch
+        above the one that was tried."""
         heard = self.promised_epoch
         vars(self).update(kept)
         if heard > tried:
             self.promised_epoch = heard
         self.mark_dirty()
 
-    # how it changes
+    # changes
 
     def suspect(self) -> None:
-        """Somebody may have taken over meanwhile."""
+        """Take no writes for now: another node may have taken over meanwhile."""
         self.next_state, self.state = self.state, State.UNSURE
 
     def becomes_master(self, epoch: int) -> None:
-        """By a promotion, which is to be saved before `lead`."""
+        """Become master by a promotion, which must be saved before `lead`."""
         self.replicas.pop(self.broker_id, None)
         self.decided, self.broker_id = True, MASTER_ID
         self.promise(epoch)
         self.mark_dirty()
 
     def belongs(self, identity: str) -> None:
-        """To the group of this identity."""
+        """Belong to the group of this identity."""
         if identity != self.identity:
             self.identity = identity
             self.mark_dirty()
 
     def has(self, term: int) -> None:
-        """The newest epoch of its log is this one."""
+        """Note the newest epoch of the log."""
         if (term, term) != (self.log_epoch, self.recorded_log_epoch):
             self.log_epoch = self.recorded_log_epoch = term
             self.mark_dirty()
 
     def forces(self, epoch: int) -> None:
-        """An operator opens this epoch by force."""
+        """Note an epoch that an operator opens by force."""
         self.forced = [*self.forced, epoch][-FORCED_MAX:]
         self.mark_dirty()
 
     def confirmed(self, offset: int, now: float) -> None:
-        """Up to there this log has what the group has confirmed."""
+        """Raise the floor: this log has everything that the group has confirmed up to `offset`."""
         if offset > self.floor and self.required > 1:
             self.floor = offset
             if now - self._floor_at >= FLOOR_S:
@@ -193,23 +193,24 @@ class Role(Saveable):
                 self.note_floor()
 
     def note_floor(self) -> None:
-        """It is to be written down."""
+        """Have a changed floor written down."""
         if self.floor != self._floor_noted:
             self._floor_noted = self.floor
             self.mark_dirty()
 
     def cut_by_force(self, offset: int) -> None:
-        """An operator has let go of what was confirmed behind this."""
+        """Lower the floor: an operator has given up the confirmed messages behind `offset`."""
         self.floor = min(self.floor, offset)
         self.mark_dirty()
 
     def has_lost(self, what: str) -> None:
-        """It has not what it once had: nobody may count on it before it has that again."""
+        """Note a part of the log that this node has lost: no other node may count on it before it
+        has that part again."""
         self.lacks = what
         self.mark_lagging()
 
     def recover(self, why: str) -> None:
-        """A slave has what this master lacks."""
+        """Take no writes until this master has the messages that a slave has and it lacks."""
         self.state, self.why = State.RECOVERING, why
         self.leads_since_start = False
 
@@ -218,23 +219,23 @@ class Role(Saveable):
         self.state, self.why, self.alive_at = State.MASTER, "", now
 
     def promise(self, epoch: int) -> None:
-        """Nothing below `epoch` is served or followed any more."""
+        """Promise to serve and follow nothing below `epoch`."""
         if epoch > self.promised_epoch:
             self.promised_epoch = epoch
             self.mark_dirty()
 
     def depose(self, why: str) -> None:
-        """There is a newer master."""
+        """Take no writes any more: there is a newer master."""
         if self.state is not State.SLAVE:
             self.state, self.why = State.FENCED, why
 
     def follow(self, broker_id: int) -> None:
-        """Slave under this id."""
+        """Become a slave under this id."""
         self.decided, self.broker_id, self.state, self.why = True, broker_id, State.SLAVE, ""
         self.mark_dirty()
 
     def add_replica(self, broker_id: int, address: str) -> None:
-        """A slave has joined."""
+        """Note a slave that has joined."""
         if self.replicas.get(broker_id) != address:
             for other in [i for i, known in self.replicas.items() if known == address]:
                 del self.replicas[other]
@@ -248,13 +249,13 @@ class Role(Saveable):
             self.mark_dirty()
 
     def mark_lagging(self) -> None:
-        """This node may lack what its group has confirmed."""
+        """Note that this node may lack confirmed messages of its group."""
         if self.caught_up:
             self.caught_up = False
             self.mark_dirty()
 
     def mark_caught_up(self) -> None:
-        """This node has what its group has confirmed."""
+        """Note that this node has all confirmed messages of its group."""
         if not self.caught_up:
             self.caught_up = True
             self.mark_dirty()
@@ -276,7 +277,8 @@ class Role(Saveable):
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """MalformedFrame: something of it cannot be, and nobody knows what this node promised."""
+        """Read the file. MalformedFrame: a value in it is impossible, so the promises of this node
+        are unknown."""
         self.identity = checked.identity(document, "identity")
         self.promised_epoch = checked.integer(document, "epoch", 0, most=EPOCH_MAX)
         self.recorded_log_epoch = checked.integer(document, "term", 0, most=EPOCH_MAX)

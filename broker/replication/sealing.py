@@ -1,12 +1,12 @@
-"""Which control frames of a replication connection count, where the nodes share a secret.
+"""Trust between the two ends of a replication connection, if the nodes share a secret.
 
 The master's first HELLO has a nonce. The slave proves that it knows the secret, over that nonce and
-one of its own (PROVE); the master proves the same with its next HELLO, and that is the first that
-the slave acts upon. From then on every control frame of both is signed (`protocol/signing.py`). The
-log and the reports between them are not.
+one of its own (PROVE). The master proves the same with its next HELLO, and that is the first frame
+that the slave acts upon. From then on every control frame of both is signed
+(`protocol/signing.py`). The log and the reports between the frames are not.
 
-With replicationSecretRequired=false both sign, take what is not signed as well, and note who said
-it.
+With replicationSecretRequired=false both nodes sign, but accept unsigned frames as well, and note
+the sender.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class SealOfMaster:
         self.seal: Seal | None = None  # from when the slave has proved itself
 
     def hello(self, document: dict[str, Any]) -> dict[str, Any]:
-        """What is said in HELLO."""
+        """The document to send in HELLO, with the nonce until the slave has proved itself."""
         return document | {"nonce": self._nonce} if self._nonce and not self.seal else document
 
     def proved(self, frame: ha.Control) -> None:
-        """PROVE has come. NoPermission: the slave has another secret."""
+        """Check a PROVE. NoPermission: the slave has another secret."""
         theirs = checked.text(frame.document, "nonce")
         if not self._nonce or self.seal is not None:
             raise MalformedFrame("PROVE, which was not asked for")

@@ -1,10 +1,10 @@
-"""Slaves that join this node: who is refused, who gets the log, whose reports count. Pure; a part
-of the machine (`machine.py`).
+"""Slaves that join this node: it refuses them, sends them the log, or counts their reports. Pure; a
+part of the machine (`machine.py`).
 
-A slave of another group, or one whose id another slave has that is connected, is refused before
-anything of it is looked at. A node that does not lead hears what its slaves have, and gives the log
-to one that wants its tail only. A slave counts for acknowledgements when the file says that it
-belongs to the group: a start that did not know of it would not wait for its word.
+A slave of another group, or one with the id of another connected slave, is refused before anything
+else is looked at. A node that does not lead takes its slaves' words, and sends the log only to a
+node that wants its tail. A slave counts for acknowledgements when the file says that it belongs to
+the group: a start that did not know of it would not wait for its word.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from saturnmq.broker.replication.role import MASTER_ID, State
 if TYPE_CHECKING:
     from saturnmq.broker.replication.machine import Machine
 
-NAME_S = 1.0  # before one that could not be written down is
+NAME_S = 1.0  # before a slave that could not be written down is tried again
 
 
 @dataclass
 class Slave:
-    """One that has joined."""
+    """A slave that has joined."""
 
     join: Join
     named: bool = False  # the file says that it belongs to the group
@@ -42,7 +42,7 @@ class Slaves:
         self._slaves: dict[int, Slave] = {}  # by connection
 
     def joined(self, link: int, join: Join) -> None:
-        """A slave has said who it is, and maybe where it would go on."""
+        """Take a slave's introduction, which may name the offset to go on at."""
         role = self._role
         known = self._slaves.setdefault(link, Slave(join))
         known.join = join
@@ -76,16 +76,16 @@ class Slaves:
 
     @property
     def follow(self) -> bool:
-        """Whether one of them gets the log."""
+        """Whether any slave gets the log."""
         return any(slave.follows for slave in self._slaves.values())
 
     def free_id(self) -> int:
-        """For a slave that has none yet."""
+        """An id for a slave that has none yet."""
         taken = {*self._role.replicas, *(slave.join.broker_id for slave in self._slaves.values())}
         return min(set(range(1, len(taken) + 2)) - taken)
 
     def _outranked(self, link: int, join: Join) -> None:
-        """This slave knows of a higher epoch, that of a master or of a promotion."""
+        """Act on a slave that knows of a higher epoch, of a master or of a promotion."""
         role = self._role
         if role.state is State.MASTER and join.state == "slave" and has_promised(join):
             self._m.promises.hear(join)
@@ -108,7 +108,7 @@ class Slaves:
             self._m.forgot(f"{join.address} knows of epoch {join.epoch}, which this node opened")
         named = self._is_member(join) and not role.is_slave
         if role.state in (State.RECOVERING, State.UNSURE):
-            # Before it is known: a new one has nothing to tell.
+            # Taken before the slave is known: a new one has no word to give.
             self._m.recovering.words.take(join, self._m.group())
         if named:
             role.add_replica(join.broker_id, join.address)
@@ -122,15 +122,15 @@ class Slaves:
             self._m.recovering.try_now()
 
     def _is_member(self, join: Join) -> bool:
-        """Whether this slave is of the group, under an id of its own. A node that has lost what it
-        had may not know its group."""
+        """Whether this slave belongs to the group, under an id of its own. A node that has lost its
+        log may not know its group."""
         role = self._role
         if role.lacks and not role.identity:
             return False
         return join.broker_id != MASTER_ID and join.identity == role.identity
 
     def _take_on(self, link: int, join: Join) -> None:
-        """Whether its log is this one where it would go on."""
+        """Check whether both logs are equal before the slave's offset; if so, send it the log."""
         if why := has_no_place(self._m.log, join):
             self._m.do(e.Refuse(link, why))
             return
@@ -151,7 +151,7 @@ class Slaves:
                 self.name(link)
 
     def name(self, link: int) -> None:
-        """Its reports count when the file says that it belongs to the group."""
+        """Write the slave down as a member of the group; then its reports count."""
         slave = self._slaves.get(link)
         if slave is None or slave.named or not self._is_member(slave.join):
             self._m.recovering.try_now()
@@ -168,7 +168,7 @@ class Slaves:
         self._m.recovering.try_now()
 
     def joined_classic(self, link: int, host: str, end: int) -> None:
-        """A slave of RocketMQ's would follow this node."""
+        """Take on a slave of RocketMQ's, or refuse it."""
         role, log = self._role, self._m.log
         start = log.start if end == 0 else end
         if role.state is State.RECOVERING:

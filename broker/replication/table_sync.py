@@ -1,20 +1,21 @@
 """Copying a group's tables: topics, subscription groups, consumer offsets, delay progress.
 
-A slave takes over its master's (codes 21, 201, 43, 45). Ours asks every second, because an
-unchanged table costs next to nothing: the request carries in ext `saturnKnown` the version it has,
-as the master called it in ext `saturnVersion` of an earlier reply; if nothing changed since, the
-reply is empty and says `saturnUnchanged`. A version names the table's process and its state, so it
-never means something else after a restart or a fail-over. A Java master knows nothing of this and
-is asked every 10 s.
+A slave takes over its master's tables (codes 21, 201, 43, 45). Our slaves ask every second, because
+an unchanged table costs next to nothing: ext `saturnKnown` of the request carries the version that
+the slave has, which the master gave in ext `saturnVersion` of an earlier reply. If nothing changed
+since, the reply is empty and says `saturnUnchanged`. A version names the table's process and its
+state, so it means the same after a restart or a fail-over. A Java master does not know this
+protocol and is asked every 10 s.
 
 A node that does not lead (ext `saturnLeads`) has nothing to copy: a deposed master that came back
-with another disk has empty tables. A master that lost its own takes those of the slave that gives
-it back its log (`adopt`). Else topics and groups are the master's alone, but for deletions: what
-this node deleted while it was master stays deleted, and its new master hears of it (`TopicTable`).
-Offsets and delays are merged (`broker/tables/progress.py`); back, too, when a slave joins that may
-have served consumers meanwhile. The delay progress of a master counts once this log has what the
-master's had then: before, the delivered copies may be missing here. Offsets count at once, and are
-told with the epochs of the master's log: this one may lack what they say was consumed.
+with another disk has empty tables. A master that lost its own tables takes those of the slave that
+gives it back its log (`adopt`). Else only the master changes topics and groups, except for
+deletions: a topic that this node deleted while it was master stays deleted, and its new master
+hears of it (`TopicTable`). Offsets and delays are merged (`broker/tables/progress.py`). The master
+merges them back when a slave joins that may have served consumers meanwhile. The delay progress of
+a master counts once this log reaches as far as the master's did then: before, the delivered copies
+may be missing here. Offsets count at once, with the epochs of the master's log: this log may lack
+messages that are already consumed.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class TableSync:
         delete: Callable[[], Awaitable[None]],
         master: Callable[[], str],
     ) -> None:
-        """`delete` does what the topic table says of deleted topics; `master` is the address of
-        this slave's master, or ""."""
+        """`delete` applies the deletions in the topic table; `master` gives the address of this
+        slave's master, or ""."""
         self._c = context
         self._delays = delays
         self._delete = delete
@@ -67,13 +68,14 @@ class TableSync:
         self._copying = asyncio.Lock()
         self._endpoint: Endpoint | None = None
         self._address = ""
-        # What the master called each table last, and our changes to it when we had taken it over.
+        # The last version of each table at the master, and the count of our changes when we had
+        # taken it over.
         self._known: dict[int, tuple[str, int]] = {}
-        self._groups: set[str] = set()  # that the master had when it was asked last
-        self._gone: set[str] = set()  # that it has no more, and whose offsets are here still
-        # Delays, from this log offset on, and when they were heard of.
+        self._groups: set[str] = set()  # the groups in the master's last answer
+        self._gone: set[str] = set()  # groups that the master has no more, with offsets still here
+        # A copy of the delays that counts once the log reaches this offset, and when it came.
         self._waiting: tuple[int, dict[str, Any], float] | None = None
-        self._knows_waits = False  # those of what its log had when it joined its master
+        self._knows_waits = False  # for the messages in its log when it joined its master
         self._wanted = asyncio.Event()
         self._trouble = ""  # why the tables could not be copied; told once
 
@@ -97,13 +99,13 @@ class TableSync:
             self._wanted.clear()
 
     def arrived(self, _: int, arrivals: Iterable[Arrival]) -> None:
-        """Should the master die before its tables come again, what it acknowledged can be read here
-        all the same."""
+        """Make topics and queues of new messages, so that acknowledged messages can be read here
+        even if the master dies before its tables come again."""
         if self._c.role.is_slave and self._c.topics.restore(
             (arrival.topic, arrival.queue_id, last_physical(arrival.entries))
             for arrival in arrivals
         ):
-            self._wanted.set()  # the master knows the rest of it
+            self._wanted.set()  # the master has the rest of the entry
 
     async def copy_now(self) -> None:
         """Take over the master's tables. SystemBusy: it cannot be asked now."""
@@ -116,7 +118,7 @@ class TableSync:
             raise SystemBusy(f"this slave cannot copy its master's tables: {error}") from error
 
     async def copy_from(self, address: str) -> float:
-        """Take over this master's tables; in how many seconds to look again."""
+        """Take over this master's tables; return the seconds until the next look."""
         async with self._copying:
             return await self._copy_from(address)
 
@@ -162,7 +164,7 @@ class TableSync:
         table: Saveable,
         take: Callable[[dict[str, Any]], Awaitable[None]] | None,
     ) -> Command | None:
-        """The answer; None: nothing has changed."""
+        """Ask for a table, and take it; return the answer. None: nothing has changed."""
         version, changes = self._known.get(code, ("", -1))
         ext = {"saturnKnown": version} if version and changes == table.changes else {}
         follows = self._follows()
@@ -183,17 +185,18 @@ class TableSync:
         return reply
 
     def _follows(self) -> tuple[State, int, str]:
-        """As what, in which epoch, and whom."""
+        """This node's state, its epoch, and the address of its master."""
         return self._c.role.state, self._c.role.promised_epoch, self._master()
 
     def _check_follows(self, before: tuple[State, int, str]) -> None:
-        """SystemBusy: it follows another one by now, or was promoted: its own tables count then."""
+        """SystemBusy: the node follows another master by now, or was promoted; then its own tables
+        count."""
         if self._follows() != before:
             raise SystemBusy(f"this node follows {self._address} no more: its answer came too late")
 
     async def _take_topics(self, as_of: int, document: dict[str, Any]) -> None:
         self._c.topics.replace_all(document, as_of)
-        self._c.topics.restore(self._c.store.last_entries())  # what came meanwhile
+        self._c.topics.restore(self._c.store.last_entries())  # topics that came meanwhile
 
     async def _take_groups(self, document: dict[str, Any]) -> None:
         self._c.groups.replace_all(document)
@@ -201,7 +204,7 @@ class TableSync:
         self._gone = (self._gone | had) - self._groups
 
     async def _take_offsets(self, document: dict[str, Any]) -> None:
-        """They are read in steps, and taken in one."""
+        """Read the offsets in steps, and take them in one."""
         c, follows = self._c, self._follows()
         changes = c.topics.changes
         marks = await c.steps.run(c.offsets.read(document))
@@ -214,14 +217,14 @@ class TableSync:
         ours = self._c.store.config.delay_levels
         if theirs is not None and theirs.split() != ours.split():
             log.warning(
-                "messageDelayLevel is %r here and %r at the master: promoted, this node would "
-                "deliver what waits at other times; set both alike",
+                "messageDelayLevel is %r here and %r at the master: if promoted, this node would "
+                "deliver waiting messages at other times; set both alike",
                 ours,
                 theirs,
             )
 
     def _take_delays(self) -> None:
-        """What was delivered is in this log, too."""
+        """Take the master's delay progress once its deliveries are in this log, too."""
         if self._waiting is not None and self._c.store.watermarks.appended >= self._waiting[0]:
             _, document, heard = self._waiting
             self._delays.merge(document)
@@ -231,8 +234,8 @@ class TableSync:
             self._waiting = None
 
     def joined(self) -> None:
-        """This log is a part of the master's now. What lies behind it is of messages that were
-        lost, or comes again with the next copy."""
+        """Lower marks behind the end of this log, which is a part of the master's now: their
+        messages are lost, or the marks come again with the next copy."""
         self._clamp()
         self._knows_waits = False
         self._waiting = None
@@ -240,15 +243,15 @@ class TableSync:
         self._wanted.set()
 
     def truncated(self) -> None:
-        """The log was cut: nobody here knows which delayed messages were delivered in what is
-        gone; the master does."""
+        """Ask for the delay progress anew: the log was cut, and only the master knows which delayed
+        messages were delivered in the part that is gone."""
         self._delays.distrust()
 
     # on a master
 
     def begin_term(self) -> None:
-        """This node is master from now on: what lies behind the ends of its queues is lost."""
-        # Not all that was received was dispatched when the old master died.
+        """Begin as master: marks behind the ends of its queues are of lost messages."""
+        # Some received frames were not dispatched yet when the old master died.
         self._c.topics.restore(self._c.store.last_entries())
         for table in (self._c.offsets, self._delays):
             table.trust()
@@ -264,12 +267,12 @@ class TableSync:
             )
 
     def end_term(self) -> None:
-        """Another one is: what only this node knows may be of messages that it will lose."""
+        """End as master: marks that only this node knows may be of messages that it will lose."""
         for table in (self._c.offsets, self._delays):
             table.distrust()
 
     async def merge_back(self, address: str) -> None:
-        """Take what this slave, which has just joined, knows better."""
+        """Take the offsets and delays that a slave which has just joined knows better."""
         endpoint = await connect(self._c.runtime, *split_address(address))
         try:
             offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
@@ -282,8 +285,8 @@ class TableSync:
         self._delays.merge(delays)
 
     async def adopt(self, address: str) -> None:
-        """This node has forgotten what the slave there knows: it takes its tables, topics and
-        groups if they are newer than its own."""
+        """Take over the tables of a slave, because this node has forgotten its own; topics and
+        groups only if they are newer."""
         c = self._c
         endpoint = await connect(c.runtime, *split_address(address))
         try:

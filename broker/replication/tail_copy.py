@@ -1,7 +1,7 @@
 """Copies back the end of a log, or all of it, from a slave that has more than its master.
 
-The slave serves it as a master would (`ha_master.py`): the joining master says `tail`, and its
-checksum before the place where it goes on. An empty log begins where the slave's does.
+The slave serves the log as a master would (`ha_master.py`): the joining master sends `tail`, and a
+checksum of its log before the offset to go on at. An empty log begins where the slave's does.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ class TailCopy:
         self._closed = False
 
     def close(self) -> None:
-        """Nothing comes any more; `run` fails."""
+        """End the copy: `run` fails."""
         self._closed = True
         if self._connection is not None:
             self._connection.close()
 
     @property
     def differs(self) -> tuple[int, int] | None:
-        """Where the slave's log is sound and another one: this one is damaged."""
+        """A part where the logs differ and the slave's is sound: this one is damaged there."""
         return None if self._connection is None else self._connection.differs
 
     async def run(self, member: MemberState) -> None:
-        """Until this log ends where that of `member` did; a SaturnError or OSError if it does
-        not."""
+        """Copy until this log ends where that of `member` did; a SaturnError or OSError says why it
+        does not."""
         c, ha_address = self._c, member.ha_address
         connection = self._connection = MasterConnection(self, c)
         host, port = split_address(ha_address)
@@ -99,10 +99,10 @@ class TailCopy:
         )
 
     def apply_group_info(self, group: dict[str, Any]) -> None:
-        """Only a master tells."""
+        """Ignored: only a master reports its group."""
 
     def accepted(self, connection: MasterConnection) -> None:
-        """Only a slave asks."""
+        """Ignored: only a slave asks."""
 
     def append(self, transfer: ha.Transfer) -> None:
         end = self._c.store.watermarks.appended
