@@ -1,18 +1,18 @@
-"""What sinks have published here: the table that makes a repeated task harmless.
+"""The published partitions of sinks: the table that makes a repeated task harmless.
 
-A sink writes in epochs, each of some partitions; each partition is one group in the log
-(`store/log/atomic_batches.py`). The markers carry all that there is to know, as JSON:
+A sink writes in epochs, each of some partitions; each partition is one atomic batch in the log
+(`store/log/atomic_batches.py`). The markers carry everything that the table has, as JSON:
 
     {"kind":"group","sink":S,"epoch":E,"partition":P,"attempt":A,"rows":N,"bytes":B}
     {"kind":"finished","sink":S,"epoch":E}         this epoch and all before are over
     {"kind":"brokers","sink":S,"brokers":[...]}    where its partitions go
 
-So a slave has the same table as its master, and what a truncation takes from the log it takes from
-the table (`cut`). A partition of a finished epoch needs no row of its own; the rows of epochs that
-are not finished stay. `config/sinks.json` saves reading all markers at each start, and keeps what
-is known of them when the log has expired. It never counts on what the log has lost: it says how far
-it goes, and is on the disk before the log grows again behind a cut. A sink that wrote nothing for
-`EXPIRY_MS` is forgotten.
+So a slave has the same table as its master, and a truncation removes the same partitions from the
+log and from the table (`cut`). A partition of a finished epoch needs no row of its own; the rows of
+unfinished epochs stay. `config/sinks.json` saves reading all markers at each start, and keeps the
+facts of markers whose log has expired. It never counts on messages that the log has lost: it says
+how far it goes, and is on the disk before the log grows again behind a cut. A sink that wrote
+nothing for `EXPIRY_MS` is forgotten.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ EXPIRY_MS = 30 * 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class PublishedPartition:
-    """A partition that is in the log: [start, end) is its group, `attempt` who published it."""
+    """A partition in the log: [start, end) is its atomic batch, `attempt` the one that published
+    it."""
 
     rows: int
     bytes: int
@@ -54,27 +55,27 @@ class PublishedPartition:
 
 @dataclass(slots=True)
 class Sink:
-    """What is known of one; `first` and `newest` are the places of its markers in the log."""
+    """One sink; `first` and `newest` are the places of its markers in the log."""
 
     first: int
     newest: int
     touched_ms: int = 0
     finished: int = -1  # the last finished epoch
-    finished_end: int = 0  # of the marker that says so
+    finished_end: int = 0  # the end of the marker that says so
     brokers: tuple[str, ...] = ()
     brokers_at: int = -1  # the place of the marker that says so
     brokers_end: int = 0
     epochs: dict[int, dict[int, PublishedPartition]] = field(default_factory=dict)
 
     def ends_with(self, epoch: int) -> int:
-        """Which epoch is the last that is over, if somebody says that `epoch` is. Of the next one
-        this broker may have nothing. One beyond it that it has nothing of tells no more: it would
-        make rows of all epochs before it duplicates that nobody ever sent."""
+        """The last finished epoch, if a sink reports `epoch` as finished. This broker may have no
+        rows of the next epoch. A later epoch without rows here proves nothing: to believe it would
+        make duplicates of rows of earlier epochs that were never sent."""
         newest = max(self.finished, *self.epochs, -1)
         return epoch if epoch <= newest + 1 else newest
 
     def take(self, marker: Marker, fact: Mapping[str, Any]) -> None:
-        """Learn what a marker says; learning it twice changes nothing."""
+        """Learn the fact of a marker; learning it twice changes nothing."""
         self.first = min(self.first, marker.start)
         self.newest = max(self.newest, marker.start)
         self.touched_ms = max(self.touched_ms, marker.store_timestamp)
@@ -92,7 +93,7 @@ class Sink:
             self.brokers_at, self.brokers_end = marker.start, marker.end
 
     def to_json(self) -> dict[str, Any]:
-        """As the file has it, and SINK_STATE."""
+        """The sink's row, as in the file and in the answer to SINK_STATE."""
         return {
             "first": self.first,
             "newest": self.newest,
@@ -110,7 +111,7 @@ class Sink:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Sink:
-        """MalformedFrame: something of it cannot be."""
+        """Read a row. MalformedFrame: a value in it is impossible."""
         return cls(
             first=checked.integer(document, "first"),
             newest=checked.integer(document, "newest"),
@@ -138,7 +139,7 @@ class SinkTable(Saveable):
         self._now_ms = now_ms
         self._sinks: dict[str, Sink] = {}
         self._next = 0  # the queue offset of the first marker that was not taken
-        self._end = 0  # of the newest marker that was
+        self._end = 0  # the end of the newest marker that was taken
 
     def get(self, name: str) -> Sink | None:
         return self._sinks.get(name)
@@ -146,7 +147,7 @@ class SinkTable(Saveable):
     # learning
 
     def arrived(self, _: int, arrivals: Iterable[Arrival]) -> None:
-        """Reput saw new messages."""
+        """Take the markers among new messages."""
         if any(arrival.topic == GROUPS_TOPIC for arrival in arrivals):
             self.catch_up()
 
@@ -160,12 +161,12 @@ class SinkTable(Saveable):
         self._next = max(self._next, end)
 
     def read_again(self) -> None:
-        """Damage was mended: markers may lie where there were none."""
+        """Read all markers again: damage was mended, so there may be markers where none were."""
         self._next = 0
         self.catch_up()
 
     def take(self, marker: Marker) -> None:
-        """Take a marker; of a group as soon as all of it is in the log."""
+        """Take a marker; that of a batch as soon as all of the batch is in the log."""
         fact = _fact(marker)
         if fact is None:
             return
@@ -178,10 +179,10 @@ class SinkTable(Saveable):
         self.mark_dirty()
 
     def cut(self) -> bool:
-        """The log was cut: forget what markers that are gone said, and read again what those that
-        are left say of the same sinks. Whether anything was to be forgotten."""
+        """Forget the facts of markers that a truncation removed, and read the remaining markers of
+        the same sinks again. Return whether any fact was to be forgotten."""
         first, markers_end = self._store.markers
-        end = self._store.watermarks.dispatched  # what was cut of a group leaves it undispatched
+        end = self._store.watermarks.dispatched  # a batch that was cut is not dispatched
         self._next = min(self._next, markers_end)
         if self._end <= end:
             return False
@@ -198,8 +199,8 @@ class SinkTable(Saveable):
         return True
 
     def _read_back(self, lost: Mapping[str, Sink], first: int, end: int) -> None:
-        """Backwards, until of each of these sinks the newest finished epoch is found and its
-        brokers are known."""
+        """Read markers backwards, until the newest finished epoch and the brokers of each of these
+        sinks are known."""
         found: list[Marker] = []
         wanted = {name for name, sink in lost.items() if sink.first < end}
         without = {name for name in wanted if name not in self._sinks}
@@ -235,8 +236,8 @@ class SinkTable(Saveable):
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """The file's table, and what the log says beyond it; if the log has lost some of what the
-        file says, the table is dirty and must be written before the log grows."""
+        """Read the file's table, and the markers beyond it. If the log has lost markers that the
+        file counts on, the table is dirty and must be written before the log grows."""
         self._sinks = {
             str(name): Sink.from_json(checked.as_table(sink, "a sink"))
             for name, sink in checked.table(document, "sinks").items()
@@ -248,7 +249,7 @@ class SinkTable(Saveable):
 
 
 def _fact(marker: Marker) -> Mapping[str, Any] | None:
-    """All of it, each value within its bounds; None: nothing that is known here."""
+    """The fact of a marker, each value within its bounds; None: an unknown kind."""
     try:
         fact = checked.document(marker.document)
         return {
@@ -262,5 +263,5 @@ def _fact(marker: Marker) -> Mapping[str, Any] | None:
             "brokers": checked.texts(fact, "brokers"),
         }
     except MalformedFrame as error:
-        log.error("the marker at %d says nothing that is known here: %s", marker.start, error)
+        log.error("the marker at %d cannot be read: %s", marker.start, error)
         return None

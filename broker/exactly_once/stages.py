@@ -1,11 +1,11 @@
-"""Stages: what sinks have sent and not published yet, in memory and in files beside the log.
+"""Stages: rows that sinks have sent and not published yet, in memory and in files beside the log.
 
 A stage is one try of one partition: chunks of MessageBatch entries, in the order of their numbers.
-What all stages hold is kept in memory up to a limit, as long as half of the process's budget
-(`protocol/budget.py`) is free, and beyond it in the files
-`staging/<hash of the key>.<n>`, which grow with their stage. Nothing of it is ever synced, since a
-stage does not outlive the process that took it: whoever staged it is told that it is lost, and
-stages again. So the directory is emptied at every start.
+Stages are kept in memory up to a limit, as long as half of the process's budget
+(`protocol/budget.py`) is free. Beyond it they are kept in the files
+`staging/<hash of the key>.<n>`, which grow with their stage. These files are never synced, since a
+stage does not outlive the process that took it: the sink learns that its stage is lost, and stages
+again. So the directory is emptied at every start.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from saturnmq.store.message_store import AtomicBatchPart
 
 log = logging.getLogger(__name__)
 
-CHUNK_BYTES = 1000  # that a chunk takes in memory beside its rows, wherever those are
+CHUNK_BYTES = 1000  # of memory for a chunk beside its rows, whether those are in memory or not
 FIRST_FILE = 256 << 10
 FILE_MAX = 64 << 20
 
 
 class StageKey(NamedTuple):
-    """`attempt` is a text that no other try of the partition has."""
+    """The name of a stage. `attempt` is a text that no other try of the partition has."""
 
     sink: str
     epoch: int
@@ -53,7 +53,7 @@ class StagedPartition:
 
 
 class Stages:
-    """All stages of one broker. `remove` deletes files and may block: it is for a thread."""
+    """All stages of one broker. `remove` deletes files and may block: call it in a thread."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class Stages:
         memory_bytes: int,
         total_bytes: int,
     ) -> None:
-        """`whole`: of the process; the rest of it comes first, since there are the files."""
+        """`whole` is the budget of the process. Its other users come first, since stages can go
+        into files."""
         self._disk = disk
         self._directory = posixpath.join(root, "staging")
         self._max_bytes = max_bytes
@@ -76,7 +77,7 @@ class Stages:
         self._used = 0  # bytes of files
 
     def clear(self) -> None:
-        """Blocking, at the start: delete what another process has left."""
+        """Delete the files that another process has left. Blocking, at the start."""
         if self._disk.exists(self._directory):
             self.remove(
                 [
@@ -98,8 +99,8 @@ class Stages:
         part: Callable[[Callable[[], bytes]], AtomicBatchPart],
         now: float,
     ) -> StagedPartition:
-        """Keep one more chunk; `part` makes its part of what reads it. A SaturnError says why it
-        cannot be kept."""
+        """Keep one more chunk; `part` makes its batch part from a function that reads the chunk. A
+        SaturnError says why it cannot be kept."""
         stage = self._stages.get(key) or StagedPartition(key, now)
         size = len(body)
         if stage.bytes + size > self._max_bytes:
@@ -124,7 +125,7 @@ class Stages:
         return stage
 
     def _write(self, stage: StagedPartition, body: memoryview) -> Callable[[], bytes]:
-        """Into its file; what reads it."""
+        """Write the chunk into its file; return a function that reads it."""
         size = len(body)
         if not stage.files or stage.filled + size > stage.files[-1].size:
             self._add_file(stage, size)
@@ -141,7 +142,7 @@ class Stages:
         size = max(least, min(max(2 * in_files, FIRST_FILE), FILE_MAX, self._max_bytes))
         if self._used + size > self._total_bytes:
             raise FlowControl(
-                f"what is staged here takes {self._used} bytes, the limit is {self._total_bytes} "
+                f"the stages here take {self._used} bytes, the limit is {self._total_bytes} "
                 "(stageTotalBytes): let fewer tasks run at once, or raise the limit"
             )
         digest = hashlib.sha1("\0".join(map(str, stage.key)).encode()).hexdigest()[:24]
@@ -160,7 +161,7 @@ class Stages:
         return ServiceNotAvailable(f"no room for the stage: {error}; {remedy(error)}")
 
     def drop(self, stage: StagedPartition) -> list[str]:
-        """Forget it; the files that `remove` is to delete."""
+        """Forget a stage; return the files that `remove` has to delete."""
         self._stages.pop(stage.key, None)
         self._memory.give_back(stage.in_memory)
         self._whole.give_back(CHUNK_BYTES * len(stage.parts))
@@ -174,7 +175,7 @@ class Stages:
         return paths
 
     def remove(self, paths: list[str]) -> None:
-        """Blocking: delete files of stages that are dropped."""
+        """Delete files of dropped stages. Blocking."""
         for path in paths:
             try:
                 self._disk.unlink(path)

@@ -1,26 +1,26 @@
 """Exactly-once for sinks: STAGE, PUBLISH, FINISH_EPOCH, ABORT_STAGE, SINK_STATE (ours).
 
 A task of a sink stages its rows here, chunk by chunk, and publishes them at the end under a marker:
-sink, epoch, partition. The writer appends all of them as one group (`store/log/atomic_batches.py`), unless the
+sink, epoch, partition. The writer appends all of them as one atomic batch (`store/log/atomic_batches.py`), unless the
 marker is known (`sinks.py`): then the stage is dropped, and the answer is that of the first time,
-with duplicate=true for all but the attempt whose rows those are. So whoever is not sure repeats
-PUBLISH until it is answered, on the broker's next master, too; and a task that runs again, for
-whatever reason, changes nothing.
+with duplicate=true for every attempt except the one that was published. So a task that is not sure
+repeats PUBLISH until it is answered, also at the group's next master; and a task that runs again,
+for whatever reason, changes nothing.
 
 | code | ext | answer |
 |---|---|---|
 | STAGE 390030 | sink, epoch, partition, attempt, seq, topic, queueId, bornTimestamp, sysFlag; body: MessageBatch entries of one queue | chunks, or duplicate=true: it is published already |
-| PUBLISH 390031 | sink, epoch, partition, attempt, chunks, rows, bytes | duplicate, rows, offset (of the marker; -1 where nobody knows any more) |
+| PUBLISH 390031 | sink, epoch, partition, attempt, chunks, rows, bytes | duplicate, rows, offset (of the marker; -1 if it is not known any more) |
 | FINISH_EPOCH 390032 | sink, epoch: all up to it are over, their markers need not be kept | |
 | ABORT_STAGE 390033 | sink, epoch; partition, attempt | |
 | SINK_STATE 390034 | sink; brokers: remember this list, unless there is one or replace=true | the sink's row as JSON, `{}` if there is none |
 
-PUBLISH, FINISH_EPOCH and SINK_STATE are answered as the ack mode has it, duplicates as well, and
-FINISH_EPOCH not before readers can have what was published. Codes
-beside those of sends: 390030 the stage is not here (any more): stage it again.
+The answers to PUBLISH, FINISH_EPOCH and SINK_STATE wait as the ack mode demands, those to
+duplicates as well. The answer to FINISH_EPOCH also waits until readers can have the published rows.
+Codes beside those of sends: 390030 the stage is not here (any more): stage it again.
 
-A group goes in part by part, and between two parts the loop serves everything else; but requests
-that append wait (`park`) until the group is whole, then they are handled in their order.
+A batch goes in part by part, and between two parts the loop serves everything else. Requests that
+append wait (`park`) until the batch is whole; then they are handled in their order.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 PARKED_BYTES_MAX = 64 << 20
 PARKED_BYTES = 1500  # of one, beside its body
-# What appends to the log, or marks its end, and so waits while a group is being appended.
+# Requests that append to the log, or mark its end, and so wait while a batch is being appended.
 APPENDING = frozenset(
     {
         RequestCode.SEND_MESSAGE,
@@ -78,7 +78,7 @@ class StagingService:
         self._sends = sends
         self._sinks = sinks
         self._stages = stages
-        self._guard = guard  # a group that was begun is finished, though its caller is cancelled
+        self._guard = guard  # a batch that was begun is finished, even if its caller is cancelled
         self._publishing = asyncio.Lock()
         self._parked: list[tuple[Endpoint, Command]] = []
         self._parked_memory = Budget(
@@ -108,7 +108,7 @@ class StagingService:
     def _part(
         self, endpoint: Endpoint, request: Command, header: headers.StageHeader
     ) -> Callable[[Callable[[], bytes]], AtomicBatchPart]:
-        """Check a chunk; what makes its part."""
+        """Check a chunk; return a function that makes its batch part."""
         c = self._c
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"a sink cannot write to {header.topic}; name another topic")
@@ -182,7 +182,7 @@ class StagingService:
         self._sends.answer_at(endpoint, request.reply(0, body=body), end)
 
     def _later(self, endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
-        """Do the work, which answers unless it fails."""
+        """Do the work, which answers the request itself; if it fails, answer with its error."""
         request.body = b""
         self._guard(answer_failure(self._c, endpoint, request, work))
 
@@ -226,7 +226,7 @@ class StagingService:
             put = await self._append(stage)
         finally:
             stage.publishing = False
-            self._drop(stage)  # should that have failed: nobody knows what of it is good
+            self._drop(stage)  # if the append failed, the stage cannot be trusted
         self._answer(
             endpoint,
             request,
@@ -237,7 +237,7 @@ class StagingService:
         )
 
     async def _append(self, stage: StagedPartition) -> AppendResult:
-        """As one group; other requests are served between two parts."""
+        """Append a stage as one atomic batch; other requests are served between two parts."""
         c, key = self._c, stage.key
         document = fastjson.dumps(
             {
@@ -259,30 +259,30 @@ class StagingService:
         return put
 
     async def _finished(self, endpoint: Endpoint, request: Command, end: int) -> None:
-        """Answered when readers can have all of the epoch: who wrote it may count it now."""
+        """Answer when readers can have all of the epoch: its writer may count on it then."""
         marks, before = self._c.store.watermarks, -1
         while (
             before < marks.dispatched < end
-        ):  # it stands still when the log was cut, or is damaged
+        ):  # dispatch stands still when the log was cut, or is damaged
             before = marks.dispatched
             self._dispatch()
             await self._c.runtime.sleep(0)
         self._sends.answer_at(endpoint, request.reply(0), end)
 
     def _mark(self, fact: dict[str, object]) -> int:
-        """Write a fact into the log; where it ends there."""
+        """Write a fact into the log; return where it ends there."""
         document = fastjson.dumps(fact)
         put = self._c.store.put_marker(document, store_host=self._c.store_host)
         self._take(put, document)
         return put.end_offset
 
     def _take(self, put: AppendResult, document: bytes) -> None:
-        """At once: the next request may ask for it before it is dispatched."""
+        """Take a marker at once: the next request may ask for it before it is dispatched."""
         place = put.queue_offset, put.physical_offset, put.end_offset
         self._sinks.take(Marker(*place, put.store_timestamp, document))
 
     def _known(self, key: StageKey) -> PublishedPartition | None:
-        """What was published under this marker."""
+        """The partition that was published under this marker."""
         sink = self._sinks.get(key.sink)
         if sink is None:
             return None
@@ -313,10 +313,10 @@ class StagingService:
             "(stageLease) is over; stage it again"
         )
 
-    # requests that wait for a group
+    # requests that wait for a batch
 
     def park(self, endpoint: Endpoint, request: Command) -> None:
-        """Handle this request when the group that is being appended is whole."""
+        """Handle this request when the batch that is being appended is whole."""
         size = len(request.body) + PARKED_BYTES
         self._parked_memory.take(size, "a request that waits for a group to be appended")
         request.body = bytes(request.body)
@@ -331,14 +331,14 @@ class StagingService:
     # the end of stages
 
     def expire(self, now: float) -> None:
-        """Drop what nobody has added to for the time of a lease."""
+        """Drop stages that have got no chunk for the time of a lease."""
         for stage in self._stages:
             if now - stage.used_at > self._c.config.stage_lease_ms / 1000:
                 log.info("the lease of a stage of %s is over", stage.key.sink)
                 self._drop(stage)
 
     def drop_all(self) -> None:
-        """This node is not the master any more."""
+        """Drop all stages: this node is not the master any more."""
         for stage in self._stages:
             self._drop(stage)
 

@@ -1,8 +1,8 @@
-"""What operators ask: topics, groups, statistics, configuration, and the tables slaves copy.
+"""Requests of operators: topics, groups, statistics, configuration, and the tables slaves copy.
 
 Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 316 343 351 352 402 907. Bodies are
-RocketMQ's, so that mqadmin and the Dashboard read them. What changes a table is answered when the
-table is on disk; an error says what holds when it could not be saved.
+RocketMQ's, so that mqadmin and the Dashboard read them. A request that changes a table is answered
+when the table is on disk. If it could not be saved, the error says which state holds.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class AdminService:
         self._runtime_info = OncePerTurn(
             context.runtime, lambda: fastjson.dumps({"table": self.runtime_info()})
         )
-        # Names this process in the versions of its tables: no other one ever gives the same.
+        # Names this process in the versions of its tables: no other process gives the same.
         self._stamp = f"{started_ms:x}.{context.runtime.random.getrandbits(32):08x}"
 
     def _mq(self, topic: str, queue_id: int) -> tuple[str, str, int]:
@@ -86,7 +86,7 @@ class AdminService:
     def _answer_behind(
         self, endpoint: Endpoint, request: Command, work: Awaitable[None], body: bytes = b""
     ) -> None:
-        """Answer when the work is done; an error of it is the answer."""
+        """Answer when the work is done; if it fails, with its error."""
 
         async def work_and_answer() -> None:
             await work
@@ -97,7 +97,7 @@ class AdminService:
         self._c.runtime.spawn(answered, name="work-and-answer")
 
     async def _saved(self, *tables: Saveable) -> None:
-        """The changed tables are on disk."""
+        """Save the changed tables: they are on disk when this returns."""
         try:
             for table in tables:
                 await self._save(table)
@@ -108,7 +108,7 @@ class AdminService:
             ) from error
 
     async def _deleted(self, deletion: Awaitable[None], *changed: Saveable) -> None:
-        """Topics are gone for good, and so is what else went with them."""
+        """Wait for a deletion of topics, and save the other tables that it changed."""
         try:
             await deletion
         except OSError as error:
@@ -160,7 +160,7 @@ class AdminService:
         if self._c.topics.is_system(name):
             raise InvalidParameter(f"topic {name} is a system topic; it stays")
         if self._c.role.state is State.SLAVE:
-            # mqadmin asks slaves, too: what its master has deleted is deleted here for good, then.
+            # mqadmin asks slaves, too: after its master's deletion the slave copies the tables.
             self._answer_behind(endpoint, request, self._copy_tables())
             return
         self._writable()
@@ -289,7 +289,8 @@ class AdminService:
         return (yield from slices.joined(request, found, whole))
 
     def _queues_of(self, topics: list[str]) -> Iterator[tuple[Topic, int]]:
-        """Of queues that were taken away there is still what a group has not consumed."""
+        """The queues of these topics, also those that were taken away: they may still have messages
+        that a group has not consumed."""
         for name in topics:
             topic = self._c.topics.get(name)
             if topic is not None:
@@ -300,7 +301,7 @@ class AdminService:
     def on_reset_offset(
         self, endpoint: Endpoint, request: Command, header: headers.ResetOffsetHeader
     ) -> None:
-        """222: sets the offset, and the next pull of each queue is told to move there."""
+        """222: set the offset; the answer to the next pull of each queue tells it to move there."""
         self._writable()
         topic, group = self._topic(header.topic), header.group
         if self._c.groups.get(group) is None:
@@ -363,7 +364,7 @@ class AdminService:
     def _unchanged(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader, table: Saveable
     ) -> bool:
-        """Answer a slave that has what this table is now (`broker/replication/table_sync.py`)."""
+        """Answer a slave that has this state of the table (`broker/replication/table_sync.py`)."""
         version = self._version_of(table)
         if header.known != version["saturnVersion"]:
             return False
@@ -460,7 +461,7 @@ class AdminService:
     # the broker itself
 
     def on_epochs(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
-        """GET_BROKER_EPOCH_CACHE: which master wrote which part of the log. The last one goes on,
+        """GET_BROKER_EPOCH_CACHE: which master wrote which part of the log. The last part goes on,
         so its end is Long.MAX_VALUE, as in RocketMQ's answer."""
         c = self._c
         ends = [start for _, start in c.epochs.entries[1:]] + [checked.INT64_MAX]
@@ -492,7 +493,7 @@ class AdminService:
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
     def on_clean(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
-        """Delete expired segments now, and with them what queues and index know of them."""
+        """Delete expired segments now, and their entries in queues and index."""
         self._request_cleaning()
         answer(endpoint, request, request.reply(0))
 
@@ -502,14 +503,14 @@ class AdminService:
         answer(endpoint, request, request.reply(0, body=self._runtime_info()))
 
     def _deposed(self) -> str:
-        """Why this node takes no writes though it was a master; a slave never does."""
+        """Why this node takes no writes although it was a master; empty for a slave."""
         role = self._c.role
         slave = role.state is State.SLAVE
         return "" if slave else role.refuses(self._c.runtime.monotonic())
 
     def _traffic(self) -> dict[str, str]:
         """The figures of RocketMQ's StoreStatsService and BrokerStats; sizes are those of the log,
-        with what fills its segments up."""
+        including the filling at the end of segments."""
         c = self._c
         counted, now = c.statistics, c.runtime.monotonic()
         day, totals = counted.day, counted.totals
@@ -590,7 +591,7 @@ class AdminService:
 
 
 def _mapping(document: Document) -> Document:
-    """What RocketMQ tells of queues that lie at several brokers: there are none."""
+    """RocketMQ's table of queues that lie at several brokers: empty."""
     return {"mappingDataVersion": document["dataVersion"], "topicQueueMappingDetailMap": {}}
 
 

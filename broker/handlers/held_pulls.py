@@ -1,9 +1,9 @@
-"""Pulls that wait for messages: in which queue, until when, and of which connection.
+"""Pulls that wait for messages, by queue, by deadline and by connection.
 
-Each of the three is found without looking at the others, so that a hundred thousand of one client
-cost nobody else anything: they end with their connection, and what they take is counted in its
-budget. When as many are held as may be (maxHeldPulls), a connection that has less than its fair
-part gets the place of one that has the most.
+The pulls of a queue, a deadline or a connection are found without looking at the others, so a
+hundred thousand pulls of one client cost other clients nothing: they end with their connection, and
+their memory counts in its budget. When maxHeldPulls are held, a connection that has less than its
+fair part gets the place of a pull of the connection that has the most.
 
 Pure: time comes as an argument.
 """
@@ -22,7 +22,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.sql92 import Sql
 
-GRAIN_S = 0.01  # deadlines within one are one
+GRAIN_S = 0.01  # deadlines within one grain count as one
 PULL_BYTES = 1500  # of one, without its expression: 1,220 were measured
 
 
@@ -57,21 +57,21 @@ K = TypeVar("K", bound=Hashable)
 
 
 class HeldPulls:
-    """Those of one broker."""
+    """The held pulls of one broker."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.by_queue: dict[tuple[str, int], Waiting] = {}
         self._by_endpoint: dict[Endpoint, Waiting] = {}
         self._by_time: dict[int, Waiting] = {}
-        self._times: list[int] = []  # a heap; those whose pulls are all gone are passed over
+        self._times: list[int] = []  # a heap; times without pulls are skipped
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def add(self, pull: HeldPull, deadline: float) -> None:
-        """SystemBusy if the budget of its connection has no room."""
+        """Hold a pull. SystemBusy: the budget of its connection has no room."""
         pull.endpoint.budget.take(pull.size, "a pull that waits for messages")
         pull.request.ext = {}  # its header has all that is needed
         self.put_back(pull)
@@ -80,11 +80,11 @@ class HeldPulls:
         self._count += 1
 
     def put_back(self, pull: HeldPull) -> None:
-        """One that `take_queue` has given waits on."""
+        """Hold a pull of `take_queue` again."""
         self.by_queue.setdefault(pull.queue, {})[pull] = None
 
     def move_up(self, pull: HeldPull, deadline: float) -> None:
-        """It is to be answered by then, if it was not before."""
+        """Move its deadline up, if it was later."""
         if ceil(deadline / GRAIN_S) < pull.due:
             _remove(self._by_time, pull.due, pull)
             self._due(pull, deadline)
@@ -96,7 +96,7 @@ class HeldPulls:
         self._by_time.setdefault(due, {})[pull] = None
 
     def forget(self, pull: HeldPull) -> None:
-        """It was answered, or nobody waits for that any more."""
+        """Forget a pull that was answered, or whose connection is gone."""
         if pull.done:
             return
         pull.done = True
@@ -108,7 +108,7 @@ class HeldPulls:
             pull.endpoint.budget.give_back(pull.size)
 
     def take_queue(self, queue: tuple[str, int]) -> Waiting | None:
-        """Those that wait for a queue; each is to be put back or forgotten."""
+        """Take the pulls that wait for a queue; each must be put back or forgotten."""
         return self.by_queue.pop(queue, None)
 
     def take_all(self) -> Iterator[HeldPull]:
@@ -116,7 +116,7 @@ class HeldPulls:
         return (pull for waiting in held.values() for pull in waiting)
 
     def take_due(self, now: float) -> HeldPull | None:
-        """One whose time is over, forgotten."""
+        """Take and forget a pull whose time is over."""
         while self._times and self._times[0] * GRAIN_S <= now:
             waiting = self._by_time.get(self._times[0])
             if waiting is None:
@@ -131,7 +131,8 @@ class HeldPulls:
         return list(self._by_endpoint.get(endpoint, ()))
 
     def to_give_way(self, endpoint: Endpoint) -> HeldPull | None:
-        """Which one ends so that this connection gets its place; None if it has its part."""
+        """The pull that must end so that this connection gets its place; None if the connection has
+        its fair part."""
         mine = self._by_endpoint.get(endpoint, {})
         if len(mine) >= self.limit // (len(self._by_endpoint) + (not mine)):
             return None

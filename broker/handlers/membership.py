@@ -1,7 +1,7 @@
-"""Clients coming and going: codes 34 35 38 41 42 46 203 204 307, and the notices (40) that follow.
+"""Clients that come and go: codes 34 35 38 41 42 46 203 204 307, and the notices (40) that follow.
 
-A heartbeat registers before it is answered, so that a member that asks 38 right after finds itself
-in the list. A group's retry topic appears with its first heartbeat.
+A heartbeat registers its client before it is answered, so that a member that asks 38 right after it
+finds itself in the list. A group's retry topic appears with its first heartbeat.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class MembershipService:
                 self._c.runtime.spawn(self._c.steps.run(self._tell_all(name)), name="tell-group")
 
     def _tell_all(self, name: str) -> Generator[None, None, None]:
-        """Tells the members of a large group. When it changes meanwhile, they are told once more,
-        however often it does."""
+        """Notify the members of a large group. If the group changes meanwhile, however often,
+        notify them once more."""
         again = True
         while again:
             self._telling[name] = False
@@ -168,7 +168,7 @@ class MembershipService:
     def on_running_info(
         self, endpoint: Endpoint, request: Command, header: headers.RunningInfoHeader
     ) -> None:
-        """307: a consumer is asked what it does, and its answer passed on as it is."""
+        """307: ask a consumer for its state, and pass its answer on."""
         name, client_id = header.group, header.client_id
         group = self._c.clients.consumers.get(name)
         members = {} if group is None else group.members

@@ -3,15 +3,16 @@
 A pull reads at the requested offset and is answered with raw CommitLog frames. If there is nothing
 yet and the consumer allows it, the request is held under (topic, queue) until a message becomes
 *visible* there (dispatched and below the visible watermark, invariant I9), or its time ends.
-A held request whose messages are all dropped by its filter remembers how far it has looked, and is
-answered so within `PROGRESS_S`: its group's offset is to follow, but not message by message. A read
-with an SQL92 condition may end before the queue does, with nothing (20): the client asks again, and
-others come in between, and of such reads a turn of the loop does one only. Held requests cost one
-small object each; a closed connection's go when looked at. Of many that a message may be for, or
-whose time ends, some are looked at in a turn, the others in the next ones.
+If its filter drops all messages, a held request remembers how far it has looked, and is answered
+with that position within `PROGRESS_S`: its group's offset must follow, but not message by message.
+A read with an SQL92 condition may end before the queue does, without a message (20). The client
+asks again, and other requests come in between; one turn of the loop does only one such read. A held
+request costs one small object; those of a closed connection go when they are looked at. If a
+message may be for many requests, or many end at one time, the loop looks at some of them in each
+turn.
 
 Each answer of a read has suggestWhichBrokerId, nextBeginOffset, minOffset and maxOffset: a Java
-client fails without one of the four.
+client fails without any of the four.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import GroupNotExist, NoPermission, SystemBusy, TopicNotExist
 from saturnmq.store.message_store import Arrival, GetResult
 
-PROGRESS_S = 0.3  # a pull is held at most so long when its filter has dropped something
+PROGRESS_S = 0.3  # a pull is held no longer than this once its filter has dropped messages
 HOLD_MAX_S = 60.0
 NOTES_MAX = 1000  # steps of reput whose queues are remembered one by one
 BATCH_MAX = 32_768  # messages one pull may ask for
 BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
-JAVA_BATCH = 32  # what RocketMQ itself returns at most from memory
+JAVA_BATCH = 32  # the most that RocketMQ itself returns from memory
 FORGOTTEN = 200  # held pulls of a connection that is gone, in one turn
 LOOKED_AT = 32  # held pulls in one turn: half a millisecond
-SQL_WEIGHT = 16  # so many others take as long as one with a condition at most
+SQL_WEIGHT = 16  # a pull with a condition takes as long as this many others at most
 
 CODES = {
     "FOUND": ResponseCode.SUCCESS,
@@ -71,7 +72,7 @@ class PullService:
     def __init__(self, context: Context) -> None:
         self._c = context
         self.held = HeldPulls(context.config.max_held_pulls)
-        # Queues with new entries, and the log's offset up to which those reach.
+        # Queues with new entries, and the physical offset up to which the entries reach.
         self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
         self._expiring: asyncio.Task[None] | None = None
 
@@ -140,9 +141,9 @@ class PullService:
         self._reply_result(pull, result, code)
 
     def _was_moved(self, pull: HeldPull) -> bool:
-        """Answer with the offset the queue was reset to, if it was and nobody was told yet (the
-        master tells: there the commits arrive that are ignored until then), or to which its
-        messages were lost."""
+        """Answer with another offset, if there is one: the offset of a reset that the group has not
+        heard of yet (only the master answers so, because commits arrive there and are ignored until
+        then), or the place up to which the queue's messages were lost."""
         header, moved = pull.header, None
         why = "OFFSET_RESET"
         if not self._c.role.is_slave:
@@ -195,15 +196,15 @@ class PullService:
         if name in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
         if code == ResponseCode.PULL_OFFSET_MOVED and self._c.role.lacks:
-            code = ResponseCode.PULL_NOT_FOUND  # what was there once comes back
+            code = ResponseCode.PULL_NOT_FOUND  # the messages that were there come back
         elif code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a slave may lag: its consumer stays
         return result, code
 
     @property
     def _corrects(self) -> bool:
-        """Whether a pull outside of a queue's offsets is told where to go on: not by a node that
-        has lost what it had."""
+        """Whether this node corrects a pull outside of a queue's offsets: not if it has lost a part
+        of its log."""
         c = self._c
         return not c.role.lacks and (not c.role.is_slave or c.config.offset_check_in_slave)
 
@@ -211,14 +212,15 @@ class PullService:
 
     @staticmethod
     def _worth_holding(result: GetResult, code: int) -> bool:
-        """Whether nothing that was asked for lies between the pull's offset and the queue's end."""
+        """Whether no wanted message lies between the pull's offset and the queue's end."""
         return code == ResponseCode.PULL_NOT_FOUND or (
             result.status.name == "NO_MATCHED_MESSAGE"
             and result.next_begin_offset >= result.max_offset
         )
 
     def _look_on(self, pull: HeldPull, result: GetResult) -> None:
-        """The filter has dropped all up to where this read ended; the client hears of it soon."""
+        """Move the pull on to the end of this read, whose messages the filter dropped; the client
+        hears of it soon."""
         if result.next_begin_offset > pull.offset:
             pull.offset = result.next_begin_offset
             if not pull.progress:
@@ -241,7 +243,7 @@ class PullService:
         held.add(pull, self._c.runtime.monotonic() + max(0.0, min(seconds, HOLD_MAX_S)))
 
     def closed(self, endpoint: Endpoint) -> None:
-        """Nobody waits for the answers of this connection any more."""
+        """Forget the pulls of a closed connection."""
         pulls = self.held.of(endpoint)
         if pulls:
             self._do(self._forget(pulls))
@@ -253,8 +255,8 @@ class PullService:
                 yield
 
     def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
-        """Reput has built queue entries up to `dispatched`. What nobody may see yet is noted though
-        nobody waits: a pull that comes meanwhile finds nothing, and is to be woken."""
+        """Note the queues with new entries up to `dispatched`. Entries that are not visible yet are
+        noted even if no pull waits: a pull that comes meanwhile finds nothing and must be woken."""
         if not len(self.held) and dispatched <= self._c.visible:
             return
         keys = {(a.topic, a.queue_id): None for a in arrivals}
@@ -276,7 +278,7 @@ class PullService:
         self._do(self._each(self.held.take_all(), self._retry))
 
     def _do(self, work: Looking) -> asyncio.Task[None] | None:
-        """One step at once, as most have no more; the task that does the others."""
+        """Do one step at once, which is usually all; return the task that does the others."""
         try:
             next(work)
         except StopIteration:
@@ -285,7 +287,7 @@ class PullService:
 
     @staticmethod
     def _each(pulls: Iterable[HeldPull], look: Callable[[HeldPull], None]) -> Looking:
-        """Looks at so many of them in a turn."""
+        """Look at LOOKED_AT of them in a turn."""
         looked = 0
         for pull in pulls:
             if looked >= LOOKED_AT:
@@ -295,7 +297,7 @@ class PullService:
             look(pull)
 
     def _retry(self, pull: HeldPull) -> None:
-        """Look again at one that was taken; if it waits on it is held again."""
+        """Look again at a pull that was taken; hold it again if it still waits."""
         if pull.done or pull.endpoint.closed:
             self.held.forget(pull)
             return
@@ -316,13 +318,13 @@ class PullService:
             self._reply_result(pull, result, code)
 
     def expire(self, now: float) -> None:
-        """Answer the pulls whose suspend time is over with what there is."""
+        """Answer the pulls whose suspend time is over with the messages there are."""
         if self._expiring is None or self._expiring.done():
             due = iter(partial(self.held.take_due, now), None)
             self._expiring = self._do(self._each(due, self._answer_late))
 
     def _answer_late(self, pull: HeldPull) -> None:
-        """With what there is."""
+        """Answer an overdue pull with the messages there are."""
         if not pull.endpoint.closed:
             result, code = self._read(pull)
             self._reply_result(pull, result, code)

@@ -1,9 +1,10 @@
 """Questions about offsets and single messages: codes 12 14 15 29 30 31 32 33.
 
-A queue's end is that of what consumers may see: an offset behind it may become one of a later
-message, if what is there now is lost. A node that has lost some of its log tells no bounds of a
-queue before it has that again: a group would begin behind it. A lookup that finds nothing answers
-as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for 33.
+The end of a queue in an answer is that of its visible part: if the messages behind it are lost,
+later messages get their offsets. A node that has lost a part of its log reports no bounds of a
+queue before it has that part again: a new group would begin behind it. A lookup that finds nothing
+answers as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for
+33.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class QueryService:
     ) -> None:
         if self._c.role.may_have_forgotten:
             raise SystemBusy(
-                "the offsets of groups may be of before what its slaves know: they are told when "
-                f"this node leads. {self._c.role.why}"
+                "the offsets of groups may be older than those of its slaves: this node gives them "
+                f"when it leads. {self._c.role.why}"
             )
         group, topic, queue_id = header.group, header.topic, header.queue_id
         offset = self._c.offsets.query(group, topic, queue_id)
@@ -46,7 +47,7 @@ class QueryService:
 
     def _check_whole(self) -> None:
         if lacks := self._c.role.lacks:
-            raise SystemBusy(f"{lacks}: where its queues begin and end is told when it has that")
+            raise SystemBusy(f"{lacks}: this node gives the bounds of its queues when it has that")
 
     def on_update_offset(
         self, endpoint: Endpoint, request: Command, header: headers.UpdateOffsetHeader

@@ -1,8 +1,7 @@
-"""Ranges of queues for who reads more than one consumer should: READ_QUEUE, SPLIT_RANGE,
-QUEUE_BOUNDS.
+"""Ranges of queues, for bulk readers: READ_QUEUE, SPLIT_RANGE, QUEUE_BOUNDS.
 
-The pipeline plans by bounds and cuts and reads big chunks; no group, no subscription, no progress.
-Masters and slaves answer alike, below the visible watermark.
+The pipeline plans by bounds, splits ranges and reads big chunks, without a group, a subscription or
+saved progress. Masters and slaves answer alike, below the visible watermark.
 
 | code | ext | answer |
 |---|---|---|
@@ -11,8 +10,8 @@ Masters and slaves answer alike, below the visible watermark.
 | QUEUE_BOUNDS 390022 | topic | `{"0":[min,end],...}`, all readable queues |
 
 Each request does a bounded piece of work on the loop: a chunk of at most 8 MiB, or as many entries
-as are weighed in a few hundred microseconds; `rest` is what to ask for next. A read with an SQL92
-condition looks at as many messages as that takes a few milliseconds (store/derived/sql_filter.py).
+as are weighed in a few hundred microseconds; the next request asks for `rest`. A read with an SQL92
+condition looks at messages for a few milliseconds (store/derived/sql_filter.py).
 """  # noqa: E501
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ from saturnmq.store.derived.range_split import cut
 from saturnmq.store.message_store import GetResult
 
 ROWS_MAX = 65_536  # of a chunk and of a piece
-ENTRIES_MAX = 131_072  # weighed for one request, a last piece beyond them
+ENTRIES_MAX = 131_072  # weighed for one request, plus the rest of its last piece
 PIECES_MAX = 4096  # of one answer
 RANGES_MAX = 10_000  # of one request
-RANGES_BYTES = RANGES_MAX * 50  # that they take
+RANGES_BYTES = RANGES_MAX * 50  # their size in the body
 # The system takes no more parts in one write; a copy costs less than several writes.
 PARTS_MAX = 512
 
 
 class RangeService:
-    """See the module's text."""
+    """The handlers of the three requests."""
 
     def __init__(self, context: Context) -> None:
         self._c = context
@@ -89,7 +88,7 @@ class RangeService:
         self._c.topics.readable(topic, queue_id)
         offset, end = header.offset, header.end
         if offset >= end:
-            raise InvalidParameter(f"offsets {offset} to {end}: offset < end is wanted")
+            raise InvalidParameter(f"offsets {offset} to {end}: offset must be below end")
         max_bytes = max(1, min(header.max_bytes, BYTES_MAX))
         subscription = of_request(self._c, topic, header)
         return self._c.store.get_message(

@@ -1,4 +1,4 @@
-"""Which service answers which request: the one table of what a broker speaks."""
+"""The one table of all requests that a broker answers, with the service for each."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import Challenges
 
 Handler = Callable[[Endpoint, Command], None]
-Typed = Callable[[Endpoint, Command, Any], None]  # of a request and its header (HEADERS)
+Typed = Callable[[Endpoint, Command, Any], None]  # takes a request and its header (HEADERS)
 
-# Who may ask for these, where nodes share a secret: only they and whoever promotes.
+# If nodes share a secret, only they and a promoting operator may send these.
 OF_MEMBERS = (RequestCode.FENCE, RequestCode.PROMOTE, RequestCode.SLAVE_LEAVES)
 
 
@@ -47,7 +47,7 @@ class Services:
 
 
 def served(s: Services) -> dict[RequestCode, Typed]:
-    """By request code; each takes the header that the schema has for its code."""
+    """The services by request code; each takes the header that the schema has for its code."""
     code = RequestCode
     return {
         code.SEND_MESSAGE: s.sends.on_send,
@@ -116,7 +116,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
 
 
 def handlers(services: Services, challenges: Challenges) -> dict[int, Handler]:
-    """By request code, of requests as they come."""
+    """The handlers of raw requests by request code."""
     table = {
         number: _decoded(HEADERS[number], handler) for number, handler in served(services).items()
     }

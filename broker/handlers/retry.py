@@ -4,11 +4,12 @@ The copy goes to %RETRY%<group> with reconsumeTimes + 1 after a delay (level fro
 3 + reconsumeTimes), and after the last retry (`Group.retry_limit`), or at a negative level, to
 %DLQ%<group>.
 Properties of the copy: RETRY_TOPIC is the topic it first came from, ORIGIN_MESSAGE_ID its first id
-by offset. The answer waits for the ack mode as a send does: what is given back is not lost.
+by offset. The answer waits as the ack mode demands, like that to a send, so the copy is not lost.
 
-The consumer names the message by its place in the log, and by its id (RocketMQ's brokers ignore
-that). Another message may be at that place since: a promotion cut off what the consumer had read.
-That one is not given back. Clients send what they hold to the retry topic when this is refused.
+The consumer names the message by its place in the log, and by its id (RocketMQ's brokers ignore the
+id). A promotion may have cut off the message since, so that another one is at that place. The
+broker does not give that one back: it refuses, and the client sends its own copy of the message to
+the retry topic.
 """
 
 from __future__ import annotations

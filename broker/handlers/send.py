@@ -4,8 +4,9 @@ Checks come in RocketMQ's order (docs/internals/protocol.md 2.1): order topic on
 broker 16, bad name 29, a topic only the broker writes 16, unknown and not creatable 17, queue id
 out of range 29. The topic's own write bit is not looked at: clients do that, through the route.
 
-A single send gets what a Java broker adds to it: MSG_REGION, TRACE_ON, CLUSTER, and UNIQ_KEY if
-missing. A batch is stored as it came. DELAY above 0 moves a message to SCHEDULE_TOPIC_XXXX.
+A single send gets the properties that a Java broker adds: MSG_REGION, TRACE_ON, CLUSTER, and
+UNIQ_KEY if missing. A batch is stored unchanged. DELAY above 0 moves a message to
+SCHEDULE_TOPIC_XXXX.
 
 The reply leaves at once if its ack mode is met already, else it waits in the ledger.
 """
@@ -66,7 +67,7 @@ class SendService:
     # requests
 
     def check_ready(self) -> None:
-        """Whether this node takes messages now; a SaturnError says why not."""
+        """Check that this node takes messages now; a SaturnError says why it does not."""
         c = self._c
         refusal = c.role.refuses(c.runtime.monotonic())
         if refusal:
@@ -99,8 +100,8 @@ class SendService:
     def checked_queue(
         self, name: str, queue_id: int, default_topic: str = "", default_queues: int = 4
     ) -> tuple[Topic, int]:
-        """The queue that is meant (a negative id: any), with its topic, which is made if that may
-        be; a SaturnError says why there is none."""
+        """The addressed queue (a negative id: any), with its topic, which is created if allowed; a
+        SaturnError says why there is none."""
         c = self._c
         topic = c.topics.get(name)
         if topic is None:
@@ -165,7 +166,7 @@ class SendService:
             name, queue_id = self._retry_or_dlq(queue_id, header)
             delayed = delayed and not name.startswith("%DLQ%")
         properties = text_.encode()
-        meant = queue_id  # which the sender is told
+        meant = queue_id  # the queue in the answer to the sender
         if delayed:
             name, queue_id, properties = schedule(name, queue_id, properties, self._levels)
         message = PendingMessage(
@@ -197,7 +198,8 @@ class SendService:
         self.finish(endpoint, reply, put, wait=wait)
 
     def _retry_or_dlq(self, queue_id: int, header: headers.SendHeader) -> tuple[str, int]:
-        """A send to %RETRY% after too many attempts goes to the dead-letter topic instead."""
+        """The topic and queue of a send to %RETRY%: after too many attempts the dead-letter
+        topic."""
         c, name = self._c, header.topic
         group_name = name.removeprefix(RETRY_PREFIX)
         group = c.groups.get_or_create(group_name)
@@ -255,8 +257,8 @@ class SendService:
     def on_send_batches(
         self, endpoint: Endpoint, request: Command, header: headers.SendBatchesHeader
     ) -> None:
-        """Each batch is stored or refused by itself; all are answered when the last that is stored
-        is as safe as the ack mode has it."""
+        """Store or refuse each batch by itself. The answer to all waits until the last stored batch
+        is as safe as the ack mode demands."""
         self.check_ready()
         c = self._c
         limit = c.config.max_message_bytes
@@ -291,14 +293,14 @@ class SendService:
         self.answer_at(endpoint, request.reply(0, ext=ext, body=encode_answers(answers)), end)
 
     def _batch_message_ids(self, put: AppendResult, *, in_full: bool) -> str:
-        """All ids, comma-joined, as Java has it; our own client asks for the first id and the sizes
-        (i32 each, the reply's body): for a thousand small messages the ids would outweigh what is
-        acknowledged."""
+        """All ids, comma-joined, as in Java. Our own client asks for the first id and the sizes
+        (i32 each, the reply's body): the ids of a thousand small messages would outweigh the
+        messages."""
         if not in_full or put.count == 1:
             return self._message_id(put.physical_offset)
         return batch_ids(self._c.store_host[:-4], self._port, put.physical_offset, put.sizes)
 
-    # what the broker itself stores
+    # messages that the broker itself stores
 
     def store_message(
         self,
@@ -314,7 +316,7 @@ class SendService:
         reconsume_times: int,
         rescheduled: bool = False,
     ) -> AppendResult:
-        """A retry copy, a dead letter or a delayed message whose time has come."""
+        """Store a retry copy, a dead letter or a delayed message whose time has come."""
         encoded = encode_properties(properties)
         if names.DELAY in properties and not rescheduled:
             topic, queue_id, encoded = schedule(topic, queue_id, encoded, self._levels)
@@ -339,11 +341,11 @@ class SendService:
     def finish(
         self, endpoint: Endpoint, reply: Command, put: AppendResult, *, wait: bool = True
     ) -> None:
-        """Answer now or when the ack mode is met."""
+        """Answer now, or when the ack mode is met."""
         self.answer_at(endpoint, reply, put.end_offset, wait=wait)
 
     def answer_at(self, endpoint: Endpoint, reply: Command, end: int, *, wait: bool = True) -> None:
-        """Answer when the log up to `end` is as safe as the ack mode has it."""
+        """Answer when the log up to `end` is as safe as the ack mode demands."""
         c = self._c
         c.appended()
         waits = wait and (c.config.sync_flush or c.waits_for_copies)
@@ -362,7 +364,7 @@ class SendService:
         c.ledger.add(end, c.runtime.monotonic() + self._timeout_s(), endpoint, reply)
 
     def _timeout_s(self) -> float:
-        """How long a send may wait for what its ack mode asks for."""
+        """The time that a send may wait for its ack mode."""
         config = self._c.config
         timeout_ms = config.slave_timeout_ms
         if not self._c.waits_for_copies:
@@ -398,12 +400,12 @@ def _check_batch(topic: Topic) -> None:
 
 
 def _waits(properties: str) -> bool:
-    """Whether the sender wants its acknowledgement as the ack mode has it."""
+    """Whether the sender wants to wait for the ack mode."""
     return _find(properties, "WAIT\x01").lower() in ("", "true")
 
 
 def _refuse_timers(properties: str) -> None:
-    """Delivered at once, a message for a given time would be a silent lie."""
+    """Refuse a message for a given time: to deliver it at once would break a promise silently."""
     for name in (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS):
         if _find(properties, name + "\x01"):
             raise MessageIllegal(

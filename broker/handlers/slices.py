@@ -1,6 +1,6 @@
-"""Answers that take long to make, a step at a time: between two steps others are served
-(`runtime/steps.py`). What takes one step only is answered at once, unless other long work is under
-way.
+"""Answers that take long to make, made in steps: between two steps the loop serves other requests
+(`runtime/steps.py`). An answer that takes only one step is sent at once, unless other long work is
+under way.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import SQL_EXPRESSION
 from saturnmq.runtime.steps import at_once
 
-QUEUES = 256  # of one slice: about a millisecond
-QUICK_BYTES = 4096  # of a body that is read at once
-CONDITION_BYTES = 1024  # of one with SQL92 conditions, which take longer to parse
-STEP_BYTES = 64 << 10  # of one whose JSON is decoded in one step
+QUEUES = 256  # in one slice: about a millisecond
+QUICK_BYTES = 4096  # a body up to this size is read at once
+CONDITION_BYTES = 1024  # the same for SQL92 conditions, which take longer to parse
+STEP_BYTES = 64 << 10  # JSON up to this size is decoded in one step
 
 T = TypeVar("T")
 
@@ -27,8 +27,8 @@ Work = Generator[None, None, Command]
 
 
 def answer_with(c: Context, endpoint: Endpoint, request: Command, work: Work) -> None:
-    """Answer with what the work returns, if somebody waits for it still; an error of it is the
-    answer. The work has no use of the request's body behind its first step."""
+    """Answer with the result of the work, if the client still waits for it; if it fails, with its
+    error. The work must not use the request's body after its first step."""
 
     async def go_on() -> None:
         try:
@@ -52,8 +52,7 @@ def answer_with(c: Context, endpoint: Endpoint, request: Command, work: Work) ->
 def of(
     items: Iterable[Any], make: Callable[[list[Any]], bytes], size: int = QUEUES
 ) -> Iterator[bytes]:
-    """What `make` makes of each slice of the items; slices of which it makes nothing are left
-    out."""
+    """The result of `make` for each slice of the items; empty results are left out."""
     left = iter(items)
     while taken := list(islice(left, size)):
         if made := make(taken):
@@ -61,7 +60,7 @@ def of(
 
 
 def joined(request: Command, slices: Iterator[bytes], whole: Callable[[bytes], bytes]) -> Work:
-    """Makes an answer whose body is `whole` of the slices, joined by commas."""
+    """Make an answer whose body is `whole` of the slices, joined by commas."""
     made: list[bytes] = []
     for each in slices:
         if made:
@@ -77,12 +76,12 @@ def read_body(
     read: Callable[[Command], Generator[None, None, T]],
     take: Callable[[T], None],
 ) -> None:
-    """Have `take` answer what `read` finds in the request's body, which may need steps; nobody has
-    it if the connection is closed by then. An error of them is the answer.
+    """Read the request's body with `read`, which may need steps, and have `take` answer it, unless
+    the connection is closed by then. If one of them fails, its error is the answer.
 
-    A thread reads what no step has room for: a large document, conditions. It is no help
-    otherwise: the loop waits for the interpreter while a thread has it, also while the thread waits
-    for a processor."""
+    A thread reads a body that is too large for one step: a large document, or conditions. For other
+    bodies a thread does not help: the loop waits for the interpreter while a thread has it, also
+    while the thread waits for a processor."""
     size, body = len(request.body), bytes(request.body)
     conditions = SQL_EXPRESSION.encode() in body
     if size <= (CONDITION_BYTES if conditions else QUICK_BYTES):

@@ -1,6 +1,6 @@
-"""Which messages a reader gets: by the expression in its request, or by its group's heartbeat.
+"""The subscription of a reader: by the expression in its request, or by its group's heartbeat.
 
-| wrong with it | code |
+| error | code |
 |---|---|
 | SQL92 with enablePropertyFilter=false | 1, in RocketMQ's words |
 | the request's expression cannot be parsed, or its type is unknown | 23 |
@@ -34,20 +34,20 @@ def is_long(header: SubscriberHeader) -> bool:
 
 
 async def read_ahead(context: Context, header: SubscriberHeader) -> None:
-    """Parse the request's expression, which is remembered: who asks for it next has it at once.
+    """Parse the request's expression; the cache has it for the next request.
     SubscriptionParseFailed: it cannot be parsed."""
     check_enabled(context, header.expression_type)
     await context.aside.run(Subscription.parse, "", header.subscription, 0, header.expression_type)
 
 
 def of_request(context: Context, topic: str, header: SubscriberHeader) -> Subscription:
-    """Of fields `subscription` and `expressionType`."""
+    """The subscription in the fields `subscription` and `expressionType`."""
     check_enabled(context, header.expression_type)
     return Subscription.parse(topic, header.subscription, 0, header.expression_type)
 
 
 def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscription:
-    """As the members' heartbeats say, if that is not older than the version `wanted`."""
+    """The subscription in the members' heartbeats, if it is not older than the version `wanted`."""
     found = context.clients.subscription(group, topic)
     newest = context.clients.subscription_document(group, topic)
     if newest is None:
@@ -77,6 +77,6 @@ def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscript
 
 
 def check_enabled(context: Context, expression_type: str) -> None:
-    """FilterNotSupported if conditions are asked for and this broker is told not to look at any."""
+    """FilterNotSupported if the request has a condition and the broker's settings exclude them."""
     if expression_type != TAG_EXPRESSION and not context.config.enable_property_filter:
         raise FilterNotSupported(f"{NO_SUCH_FILTER} {expression_type}")

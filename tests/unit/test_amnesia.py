@@ -243,7 +243,7 @@ def test_an_older_copy_tells_no_offset_before_it_has_the_tables_of_its_slave(
             assert group.master.replica_state()["role"] == "recovering"
             [reply] = await asked(query)
             assert reply.code == ResponseCode.SYSTEM_BUSY, reply.ext
-            assert "may be of before" in reply.remark
+            assert "may be older than those of its slaves" in reply.remark
             group.slave = await group.start("s")
             await until(lambda: group.master.replica_state()["role"] == "master")
             assert group.master.context.topics.get("made") is not None
