@@ -1,4 +1,4 @@
-"""Who is connected: producers and consumers by group, as their heartbeats tell.
+"""The connected clients: producers and consumers by group, from their heartbeats.
 
 A heartbeat (34) names a client id, its producer groups and its consumer groups with their
 subscriptions. A member lives until its connection closes, it unregisters (35) or no heartbeat came
@@ -41,7 +41,7 @@ class ConsumerGroup:
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     members: dict[Endpoint, ConsumerMember] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    documents: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # as heartbeats sent them
+    documents: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # from heartbeats
 
     def client_ids(self) -> list[str]:
         return sorted({m.client_id for m in self.members.values()})
@@ -54,14 +54,14 @@ class ClientTable:
         self.producers: dict[str, dict[Endpoint, ConsumerMember]] = {}
 
     def __len__(self) -> int:
-        """Members of groups and subscriptions of these."""
+        """The number of members of groups and of their subscriptions."""
         consumers = self.consumers.values()
         return sum(map(len, self.producers.values())) + sum(
             len(group.members) + len(group.documents) for group in consumers
         )
 
     def unknown(self, endpoint: Endpoint, beat: Heartbeat) -> int:
-        """Of how many groups in it the connection is no member yet."""
+        """The number of groups in the heartbeat of which the connection is no member yet."""
         producing = (self.producers.get(name, ()) for name in beat.producer_groups)
         consuming = (self.consumers.get(each.group) for each in beat.consumers)
         return sum(endpoint not in members for members in producing) + sum(
@@ -76,7 +76,7 @@ class ClientTable:
         beat: Heartbeat,
         now: float,
     ) -> list[str]:
-        """Take in one heartbeat; the consumer groups that changed by it."""
+        """Take one heartbeat; return the consumer groups that changed by it."""
         member = ConsumerMember(beat.client_id, language, version, now)
         changed = []
         for group in beat.producer_groups:
@@ -100,7 +100,8 @@ class ClientTable:
 
     @staticmethod
     def _subscribe(group: ConsumerGroup, data: Consumer) -> bool:
-        """Newer versions replace; topics no longer named go. True if the set of topics changed."""
+        """Take a group's subscriptions: newer versions replace older ones, and topics no longer
+        named go. Return whether the set of topics changed."""
         before = set(group.documents)
         named = set()
         for document, parsed in zip(data.subscriptions, data.parsed, strict=True):
@@ -133,7 +134,7 @@ class ClientTable:
         consumer_group: str | None = None,
         everything: bool = False,
     ) -> list[str]:
-        """Take a connection out of groups; the consumer groups that changed."""
+        """Take a connection out of groups; return the consumer groups that changed."""
         for name in list(self.producers):
             if everything or name == producer_group:
                 self.producers[name].pop(endpoint, None)
@@ -151,7 +152,7 @@ class ClientTable:
         return changed
 
     def expired(self, now: float) -> list[Endpoint]:
-        """Connections whose client went silent."""
+        """The connections whose client went silent."""
         oldest = now - self._expiry
         silent: dict[Endpoint, None] = {}
         for members in [*self.producers.values(), *(g.members for g in self.consumers.values())]:
@@ -165,7 +166,7 @@ class ClientTable:
         return found.subscriptions.get(topic) if found else None
 
     def subscription_document(self, group: str, topic: str) -> Mapping[str, Any] | None:
-        """The newest that a heartbeat sent, also if it cannot be parsed."""
+        """The newest subscription that a heartbeat sent, even if it cannot be parsed."""
         found = self.consumers.get(group)
         return found.documents.get(topic) if found else None
 

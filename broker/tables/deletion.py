@@ -1,14 +1,14 @@
-"""Deleting topics: what happens to their messages, files and offsets, and in which order.
+"""The deletion of topics with their messages, files and offsets, in this order:
 
-1. The topic leaves the table, which gets a tombstone: from here on sends to it are refused with 17,
-   or make it anew by auto-creation, as in RocketMQ.
-2. The table is on disk. A crash before leaves the topic as it was, one behind leaves none.
-3. The store neither reads nor builds what lies before the tombstone; offsets of groups are
+1. The topic leaves the table, which gets a tombstone. From here on sends to it are refused with 17,
+   or create it anew by auto-creation, as in RocketMQ.
+2. The table is saved. A crash before this step leaves the topic as it was, a later one leaves none.
+3. The store stops reading and building queues before the tombstone. Offsets of groups are
    forgotten, and held pulls are answered.
-4. A checkpoint, which does not count on the queue files any more; then they are deleted.
+4. A checkpoint is written that does not count on the queue files any more; then these are deleted.
 
-A slave begins with step 2 when it has copied the table, a master when a slave has joined that had
-been master and knew of more deletions; a start does steps 3 and 4 again.
+A slave begins with step 2 when it has copied the table. So does a master when a slave joins that
+had been master and knew of more deletions. A start does steps 3 and 4 again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Deletion:
         self._removing = asyncio.Lock()
 
     def delete(self, names: Iterable[str]) -> Awaitable[None]:
-        """Delete these topics: at once for who sends and reads, durably when this is awaited.
+        """Delete these topics: at once for clients, durably when this is awaited.
 
         OSError: the table could not be saved; the topics are there again as they were."""
         c = self._c
@@ -47,7 +47,7 @@ class Deletion:
         return self._finish(undo)
 
     def _is(self, name: str) -> bool:
-        """Whether there is anything to delete."""
+        """Whether there is anything to delete of a topic."""
         return self._c.topics.get(name) is not None or self._c.store.has_queues(name)
 
     async def _finish(self, undo: list[Callable[[], None]]) -> None:
@@ -60,12 +60,12 @@ class Deletion:
         await self._bury()
 
     async def apply(self) -> None:
-        """Do what the topic table says of deleted topics. OSError: it could not be saved."""
+        """Apply the deletions in the topic table. OSError: it could not be saved."""
         await self._save(self._c.topics)
         await self._bury()
 
     async def _bury(self) -> None:
-        """Steps 3 and 4."""
+        """Do steps 3 and 4."""
         c = self._c
         async with self._removing:
             c.store.bury(c.topics.deleted)
@@ -74,6 +74,6 @@ class Deletion:
             try:
                 await self._checkpoint()
                 for _ in c.store.remove_deleted():
-                    await c.runtime.sleep(0)  # others are served between two queues
+                    await c.runtime.sleep(0)  # the loop serves others between two queues
             except OSError as error:
                 log.error("files of deleted topics stay until the next start: %s", error)

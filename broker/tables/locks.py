@@ -1,7 +1,8 @@
 """Queue locks of ordered consumption: (group, queue) -> the client that may consume it.
 
-Asked for by LOCK_BATCH_MQ 41 every 20 s, released by 42. A lock expires 60 s after its owner last
-asked for it (the client itself trusts it 30 s only), and is then free for anyone.
+A client asks for its locks every 20 s by LOCK_BATCH_MQ 41, and releases them by 42. A lock expires
+60 s after its owner last asked for it (the client itself trusts it for only 30 s), and is then free
+for any client.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class QueueLockTable:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
     ) -> list[MessageQueue]:
-        """The queues that now belong to `client_id`."""
+        """Lock queues; return those that now belong to `client_id`."""
         owners = self._owners.setdefault(group, {})
         before = len(owners)
         granted = []
@@ -37,7 +38,7 @@ class QueueLockTable:
         return granted
 
     def unknown(self, group: str, queues: Iterable[MessageQueue]) -> int:
-        """How many of these nobody has asked for lately."""
+        """The number of these queues that no client has asked for lately."""
         owners = self._owners.get(group, {})
         return sum(queue not in owners for queue in queues)
 
@@ -49,7 +50,7 @@ class QueueLockTable:
                 self._count -= 1
 
     def expire(self, now: float) -> None:
-        """Forget those that are free for anyone."""
+        """Forget the expired locks."""
         for group in list(self._owners):
             owners = {queue: held for queue, held in self._owners[group].items() if held[1] > now}
             self._count -= len(self._owners[group]) - len(owners)

@@ -1,13 +1,13 @@
-"""Where a consumer begins, where it may go on, and which offsets of it are kept.
+"""The offset at which a consumer begins or goes on after a loss, and the offsets that are kept.
 
 After a loss that its mode allows (docs/guarantees.md I4) a group's log goes on in a new epoch, and
-new messages get the offsets of lost ones. A client of ours says in `saturnTerm` which epoch's log
-it has read, or which it was told that its group's offset is of; what that epoch had behind the
-start of the next is gone.
+new messages get the offsets of lost ones. A client of ours sends in `saturnTerm` the epoch of the
+log that it has read, or the epoch that came with its group's offset. The messages of that epoch
+behind the start of the next one are gone.
 
-Which one is the next, the numbers do not say: a node that nobody could tell of epoch 400000 may be
-promoted in 300000, of 100000 both. So a client says in `saturnEpochs` which epochs, up to its own,
-that log had; the two logs are one up to where they part.
+The numbers alone do not show which epoch is the next: a node that could not hear of epoch 400000
+may be promoted in 300000, while both epochs follow 100000. So a client sends in `saturnEpochs` the
+epochs of its log up to its own. The two logs are one up to the place where they part.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ NO_TERM = -1
 
 
 def log_of(c: Context) -> dict[str, str]:
-    """The fields of an answer that say of which log it is: the epoch, and those that led to it.
-    Empty: this log has none yet."""
+    """The fields of an answer that identify its log: the epoch, and those that led to it. Empty:
+    this log has no epoch yet."""
     term = c.role.log_epoch
     led = epochs.to_text(each for each in c.epochs.entries if each.number <= term)
     return {"saturnTerm": str(term), "saturnEpochs": led} if led else {}
 
 
 def term_of(c: Context, header: ReaderHeader) -> dict[str, str]:
-    """The same, of an answer to a request with this header: the epoch, and those that led to it
-    until the client says them itself. Java clients, which say no epoch, get the one alone."""
+    """The same fields in the answer to a request with this header: the epoch, and those that led to
+    it unless the client sent them itself. Java clients, which send no epoch, get only the one."""
     term = c.role.log_epoch
     if header.term is None or (header.term == term and header.epochs is not None):
         return {"saturnTerm": str(term)}
@@ -40,15 +40,15 @@ def term_of(c: Context, header: ReaderHeader) -> dict[str, str]:
 
 
 def beginning(first: int, low: int, in_memory: bool) -> int | None:
-    """Where a group that has no offset in a queue begins, if the broker is to say it; None: the
-    consumer's `consumeFromWhere` decides.
+    """The offset at which a group without an offset in a queue begins, if the broker decides it;
+    None: the consumer's `consumeFromWhere` decides.
 
-    RocketMQ's rule (docs/internals/protocol.md 2.3, code 14): from the queue's first offset, while
-    that is there (`low`, the least offset, is not above it) and the message at it is in memory. So
-    a group misses nothing of a queue that is younger than itself: "from the last offset" is asked
-    some time after the queue's first messages came. RocketMQ 5.4 says of an empty queue that there
-    is no offset, and its client then asks for the end; between the two a message can come and be
-    passed over.
+    RocketMQ's rule (docs/internals/protocol.md 2.3, code 14): a group begins at the queue's first
+    offset while that is there (`low`, the least offset, is not above it) and the message at it is
+    in memory. So a group misses no message of a queue that is younger than itself, although a
+    client asks for "the last offset" some time after the queue's first messages came. RocketMQ 5.4
+    answers that an empty queue has no offset, and its client then asks for the end: between the two
+    requests a message can come and be skipped.
     """
     return first if low <= first and in_memory else None
 
@@ -66,12 +66,12 @@ def lost_from(
 
 
 def _parted_at(c: Context, term: int, told: list[Epoch]) -> int | None:
-    """The physical offset up to which this log is the one of `term` that a client has read, whose
-    epochs it was `told`; None if this log is all of that one, or its beginning, for all that is
-    known."""
+    """The physical offset at which this log parts from the log of `term` that a client has read;
+    `told` are the epochs of that log. None if this log has all of it, or is its beginning, as far
+    as is known."""
     log_end = c.store.watermarks.appended
     common = c.epochs.common(log_end, told, INT64_MAX)
-    if common is None:  # epochs before the oldest of those may be common
+    if common is None:  # epochs before the oldest one that was sent may be common
         return c.epochs.end_of(told[0].number if told else term)
     epoch, end = common
     return None if epoch.number == c.epochs.last and end == log_end else end
@@ -91,8 +91,8 @@ def _told(header: ReaderHeader) -> list[Epoch]:
 
 
 def check_queue(c: Context, topic: str, queue_id: int) -> None:
-    """Refuse a queue that there is not, and never was: what is kept of it would stay for good. The
-    queues that a topic had before it got fewer count, as long as the log knows them."""
+    """Refuse a queue that does not exist and never did: an offset in it would stay for good. Queues
+    that a topic had before it got fewer are accepted, as long as the log has them."""
     known = c.topics.get(topic)
     if known is None:
         raise TopicNotExist(f"topic {topic} does not exist")
@@ -103,8 +103,8 @@ def check_queue(c: Context, topic: str, queue_id: int) -> None:
 
 
 def has_queue(c: Context, topic: str, queue_id: int) -> bool:
-    """Whether this queue is there, or was, as far as the log knows; of a topic that is not known
-    nobody can tell (its table may be older than another's): then it is."""
+    """Whether this queue exists, or did according to the log. A queue of an unknown topic counts as
+    existing, because this topic table may be older than another node's."""
     known = c.topics.get(topic)
     if known is None or 0 <= queue_id < known.queues:
         return True
@@ -112,8 +112,8 @@ def has_queue(c: Context, topic: str, queue_id: int) -> bool:
 
 
 def commit(c: Context, header: ReaderHeader, place: tuple[str, str, int], offset: int) -> None:
-    """Keep a group's offset (group, topic, queue), unless it is of messages that are lost. A slave
-    may lag behind the master that its consumers have read from; a master has it all."""
+    """Keep a group's offset (group, topic, queue), unless it is of lost messages. On a slave an
+    offset may be ahead of the log, because its consumers have read from the master."""
     group, topic, queue_id = place
     if lost_from(c, header, topic, queue_id, offset) is not None:
         return

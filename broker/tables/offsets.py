@@ -1,15 +1,15 @@
-"""Consumer offsets: per group, topic and queue, where the group goes on.
+"""Consumer offsets: the place at which a group goes on, by group, topic and queue.
 
 `config/consumerOffset.json`: `{"dataVersion":DV,"offsetTable":{"<topic>@<group>":{"<queue>":n}}}`,
-written by this module every 5 s if something changed, read at start, copied by slaves (code 43).
-Ours, which RocketMQ passes over: `"generationTable"`, of the same form, for marks of a generation
-above 0, and `"stale":true` (see `progress.py` for both).
+written by this module every 5 s if something changed, read at start, copied by slaves (code 43). We
+add two keys, which RocketMQ ignores: `"generationTable"`, of the same form, for marks of a
+generation above 0, and `"stale":true` (see `progress.py` for both).
 
 Rule (docs/internals/format.md 10.3): a commit below the known offset is ignored; only an explicit
-reset moves an offset back. The queue's next pull on the master hears of a reset: it answers
-PULL_OFFSET_MOVED once (OFFSET_RESET, docs/internals/protocol.md 2.2); commits are ignored until
-then. Offsets in a topic go when it is deleted, and no table that has them still, a slave's or the
-file, brings them back.
+reset moves an offset back. The master answers the queue's next pull after a reset with
+PULL_OFFSET_MOVED, once (OFFSET_RESET, docs/internals/protocol.md 2.2), and ignores commits until
+then. Offsets in a topic go when it is deleted. No table that still has them, a slave's or the file,
+brings them back.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from saturnmq.runtime.steps import at_once
 log = logging.getLogger(__name__)
 
 SEPARATOR = "@"
-STEP_PLACES = 5000  # that are looked at in one step: about a millisecond
-STEP_READ = 500  # that are read in one step, the same
+STEP_PLACES = 5000  # looked at in one step: about a millisecond
+STEP_READ = 500  # read in one step, the same
 Search = Generator[None, None, list[str]]
 """It yields between two steps, and returns names in their order."""
 Forgetting = Generator[None, None, None]
@@ -48,7 +48,7 @@ class GroupOffset(NamedTuple):
 
 
 def _pair_bytes(pair: tuple[str, str]) -> int:
-    """Of its entry in the table's text, without numbers."""
+    """The bytes of a pair's entry in the table's text, without numbers."""
     topic, group = pair
     return len(topic) + len(group) + len('"@":{},')
 
@@ -67,16 +67,16 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         super().__init__(now_ms)
         self._room_for = room_for
         self._is_over = is_over
-        # Of which log they are (`positions.log_of`), if not of this node's: a slave's table may be
-        # ahead of its log, and of a later epoch.
+        # The log that they belong to (`lost_offsets.log_of`), if not this node's: a slave's table
+        # may be ahead of its log, and of a later epoch.
         self.of_log: dict[str, str] = {}
         self._pairs: set[tuple[str, str]] = set()  # topic and group
-        self._text_bytes = 0  # of the table, as others are told it
-        self._counted = 0  # the number of offsets that it is of
-        self._some_are_gone = False  # pairs that are counted may have no offsets
+        self._text_bytes = 0  # of the table as it is sent to other nodes
+        self._counted = 0  # the number of offsets in that text
+        self._some_are_gone = False  # counted pairs may have no offsets any more
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """False if it would move back (or a reset is pending)."""
+        """Take a group's offset; False if it would move back, or if a reset is pending."""
         place = GroupOffset(topic, group, queue_id)
         known = self.progress.marks.get(place)
         if known is not None and (known.generation & 1 or offset <= known.offset):
@@ -88,8 +88,8 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         return True
 
     def _make_room(self, place: GroupOffset) -> None:
-        """For one more offset. SystemBusy: there is no memory for it, or slaves could not be told
-        all in one frame."""
+        """Make room for one more offset. SystemBusy: there is no memory for it, or the table would
+        not fit into one frame to slaves."""
         topic, group, queue_id = place
         self._room_for(f"the offset of group {group} in queue {queue_id} of {topic}")
         if self._counted != len(self.progress.marks):
@@ -111,7 +111,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         self._some_are_gone = False
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, *, notify: bool) -> None:
-        """Set the offset whatever it was; with `notify` the next pull is told to move."""
+        """Set the offset whatever it was; with `notify` the answer to the next pull says so."""
         place = GroupOffset(topic, group, queue_id)
         if place not in self.progress.marks:
             self._make_room(place)
@@ -122,7 +122,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         self.mark_dirty()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where to move a consumer that has not heard of it yet."""
+        """The offset to which a consumer must move that has not heard of a reset yet."""
         place = GroupOffset(topic, group, queue_id)
         known = self.progress.marks.get(place)
         if known is None or not known.generation & 1:
@@ -138,11 +138,11 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         return self.progress.offset(GroupOffset(topic, group, queue_id))
 
     def topics_of(self, group: str) -> Search:
-        """Finds the topics in which a group has offsets."""
+        """Find the topics in which a group has offsets."""
         return self._search(lambda place: place.topic if place.group == group else None)
 
     def groups_of(self, topic: str) -> Search:
-        """Finds the groups that have offsets in a topic."""
+        """Find the groups that have offsets in a topic."""
         return self._search(lambda place: place.group if place.topic == topic else None)
 
     def _search(self, name_of: Callable[[GroupOffset], str | None]) -> Search:
@@ -156,23 +156,23 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         return sorted(found)
 
     def items(self) -> Iterator[tuple[tuple[str, str], dict[int, int]]]:
-        """(topic, group) and where it goes on in each queue."""
+        """The pairs (topic, group), with the group's offset in each queue."""
         table: dict[tuple[str, str], dict[int, int]] = {}
         for place, mark in self.progress:
             table.setdefault((place.topic, place.group), {})[place.queue_id] = mark.offset
         return iter(table.items())
 
     def forget(self, groups: Collection[str]) -> Forgetting:
-        """Forgets the offsets of these groups."""
+        """Forget the offsets of these groups."""
         return self._drop(lambda place, _: place.group in groups)
 
     def forget_deleted(self) -> Forgetting:
-        """Forgets the offsets in topics that were deleted."""
+        """Forget the offsets in topics that were deleted."""
         is_over = self._is_over
         return self._drop(lambda at, mark: is_over(at.topic, at.queue_id, mark.offset))
 
     def keep(self, is_there: Callable[[str, int], bool]) -> None:
-        """Forget what was committed in queues that there are not: brokers once took that."""
+        """Forget offsets in queues that do not exist: earlier versions accepted those."""
 
         def is_gone(place: GroupOffset, _: Mark) -> bool:
             return not is_there(place.topic, place.queue_id)
@@ -182,7 +182,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
             before = len(self)
             at_once(self._drop(is_gone))
             log.warning(
-                "%d offsets are of queues that there are not, the first of queue %d of %s: they "
+                "%d offsets are of queues that do not exist, the first of queue %d of %s: they "
                 "are dropped",
                 before - len(self),
                 gone.queue_id,
@@ -190,7 +190,8 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
             )
 
     def _drop(self, is_gone: Callable[[GroupOffset, Mark], bool]) -> Forgetting:
-        """Each is looked at as it is when its step comes; what comes meanwhile stays."""
+        """Drop the offsets that `is_gone` names, in steps. Each offset is looked at as it is when
+        its step comes; offsets that come meanwhile stay."""
         places = list(self.progress.marks)
         for start in range(0, len(places), STEP_PLACES):
             if start:
@@ -210,7 +211,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         return at_once(self.read(document))
 
     def read(self, document: Mapping[str, Any]) -> Generator[None, None, dict[GroupOffset, Mark]]:
-        """Reads the marks in a document; yields between two steps."""
+        """Read the marks in a document; yield between two steps."""
         marks: dict[GroupOffset, Mark] = {}
         generations = checked.table(document, "generationTable")
 
@@ -235,7 +236,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         return marks
 
     def of_topics(self, marks: Mapping[GroupOffset, Mark]) -> dict[GroupOffset, Mark]:
-        """Those of these that are of no topic that was deleted."""
+        """These marks, without those of deleted topics."""
         over = self._is_over
         return {at: m for at, m in marks.items() if not over(at.topic, at.queue_id, m.offset)}
 

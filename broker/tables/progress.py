@@ -1,18 +1,18 @@
-"""How far somebody has come in each of many queues, so that copies on several nodes can be merged.
+"""Progress in each of many queues, such that copies on several nodes can be merged.
 
 A mark is (generation, offset). Within a generation an offset only rises; an operator's reset begins
 a new one. The greater mark wins, wherever it comes from, so merging is commutative, associative and
-idempotent, and a node that was away cannot undo a reset. An odd generation is one that a consumer
-has yet to hear of (`ConsumerOffsets.reset`).
+idempotent, and a node that was away cannot undo a reset. In an odd generation the consumer has not
+heard of the reset yet (`ConsumerOffsets.reset`).
 
-An offset also ends its meaning when the log loses the messages before it: what is written there
-later must not be skipped. So whoever may have lost a part of the log, or held marks of one that
-did, lowers its marks to the ends of its own queues (`clamp`) before they count for anybody: a
-master when its term begins, a slave when it joins one, before the master merges its table.
+An offset also loses its meaning when the log loses the messages before it: later messages at that
+place must not be skipped. So a node that may have lost a part of the log, or that has marks from
+such a node, lowers its marks to the ends of its own queues (`clamp`) before any node uses them: a
+master when its term begins, a slave when it joins a master, before the master merges its table.
 
-When a node stops being master it knows marks that nobody else does, of messages that are about to
-be cut off its log. So it is `stale` until it has a copy of its new master's table, which then
-replaces its own.
+When a node stops being master, only it knows some marks, of messages that are about to be cut off
+its log. So it is `stale` until it has a copy of its new master's table, which then replaces its
+own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Mark(NamedTuple):
-    """Where one queue goes on."""
+    """The place at which one queue goes on."""
 
     generation: int
     offset: int
@@ -41,7 +41,7 @@ NOTHING = Mark(0, -1)
 def marks_by_number(
     offsets: Mapping[str, Any], generations: Mapping[str, Any], *, least: int = 0
 ) -> Iterator[tuple[int, Mark]]:
-    """Of a queue or a level, from `least` on, its mark. MalformedFrame: something cannot be."""
+    """The marks of queues or levels, from `least` on. MalformedFrame: a value is impossible."""
     for number, offset in offsets.items():
         yield mark_by_number(number, offset, generations, least=least)
 
@@ -49,7 +49,7 @@ def marks_by_number(
 def mark_by_number(
     number: Any, offset: Any, generations: Mapping[str, Any], *, least: int = 0
 ) -> tuple[int, Mark]:
-    """Of one queue or level. MalformedFrame: it cannot be."""
+    """The mark of one queue or level. MalformedFrame: a value is impossible."""
     return (
         checked.as_integer(number, "its number", least, QUEUES_MAX),
         Mark(
@@ -74,7 +74,7 @@ class Progress(Generic[K]):
         return iter(self.marks.items())
 
     def advance(self, key: K, offset: int) -> bool:
-        """False if it would not rise."""
+        """Raise a mark; False if it would not rise."""
         mark = self.marks.get(key, NOTHING)
         if offset <= mark.offset:
             return False
@@ -82,7 +82,7 @@ class Progress(Generic[K]):
         return True
 
     def merge(self, others: Mapping[K, Mark]) -> bool:
-        """Take what is greater; all of it when this table is stale."""
+        """Take the greater marks; all of them when this table is stale."""
         if self.stale:
             self.marks, self.stale = dict(others), False
             return True
@@ -94,7 +94,7 @@ class Progress(Generic[K]):
         return changed
 
     def clamp(self, end_of: Callable[[K], int]) -> list[tuple[K, int, int]]:
-        """No mark lies behind the end of its queue; what was lowered: (key, from, to)."""
+        """Lower marks behind the end of their queue to it; return them: (key, from, to)."""
         lowered = []
         for key, mark in self.marks.items():
             end = end_of(key)
@@ -105,7 +105,7 @@ class Progress(Generic[K]):
 
 
 class ProgressTable(Saveable, Generic[K]):
-    """A file of marks: `offsetTable` as RocketMQ has it, the rest in keys that it passes over."""
+    """A file of marks: `offsetTable` as in RocketMQ, the rest in keys that RocketMQ ignores."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.progress: Progress[K] = Progress()
@@ -117,7 +117,7 @@ class ProgressTable(Saveable, Generic[K]):
 
     @abstractmethod
     def rows_of(self, marks: Mapping[K, Mark], *, generations: bool) -> Iterator[Row | None]:
-        """Those of offsetTable, or of generationTable, without the zeros."""
+        """The rows of offsetTable, or of generationTable, without the zeros."""
 
     def document(self) -> Document:
         marks = self.progress.marks.copy()
@@ -137,17 +137,17 @@ class ProgressTable(Saveable, Generic[K]):
         return document
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """The file at the start."""
+        """Read the file at the start."""
         self.progress.merge(self.marks_of(document))
         self.progress.stale = document.get("stale") is True
 
     def merge(self, document: Mapping[str, Any]) -> None:
-        """Take over what another node knows better: a slave its master's table, a master that of a
-        slave which has just joined."""
+        """Take over the greater marks of another node: a slave those of its master, a master those
+        of a slave that has just joined."""
         self.take(document, self.marks_of(document))
 
     def take(self, document: Mapping[str, Any], marks: Mapping[K, Mark]) -> None:
-        """The same, of marks that were read in the document."""
+        """The same, with the marks that were read from the document."""
         if document.get("stale") is not True and self.progress.merge(marks):
             self.mark_dirty()
 
@@ -159,13 +159,13 @@ class ProgressTable(Saveable, Generic[K]):
         return lowered
 
     def trust(self) -> None:
-        """This is the master's table now."""
+        """Count as the master's table from now on."""
         if self.progress.stale:
             self.progress.stale = False
             self.mark_dirty()
 
     def distrust(self) -> None:
-        """The next copy of a master's table replaces this one."""
+        """Let the next copy of a master's table replace this one."""
         if not self.progress.stale:
             self.progress.stale = True
             self.mark_dirty()

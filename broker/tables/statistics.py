@@ -1,10 +1,10 @@
-"""How much goes through this broker, as RocketMQ's tools show it: totals, rates, totals of days.
+"""The traffic of this broker, as RocketMQ's tools show it: totals, rates, totals of days.
 
-Counted by batch: new entries of a queue on a master when they are dispatched, so that retries, dead
-letters and delayed copies count as at RocketMQ; and answers to pulls. `sample`, called once a
-second, notes the totals; a rate is a difference of two notes by the time between them, over the
-whole time since the start where that is shorter than what is asked for. Counts of a topic, and of a
-group that reads it, go with the topic.
+A master counts, batch by batch, new queue entries when they are dispatched, so that retries, dead
+letters and delayed copies count as in RocketMQ; and answers to pulls. `sample`, called once a
+second, notes the totals. A rate is the difference of two notes divided by the time between them; if
+the process is younger than the asked time, the rate is that since its start. Counts of a topic, and
+of a group that reads it, go with the topic.
 
 Times are seconds of the steady clock; `now_ms` is wall time and says which day it is.
 """
@@ -25,7 +25,7 @@ ENTRY_BYTES = 20
 
 
 class Totals(NamedTuple):
-    """Since the start."""
+    """The totals since the start."""
 
     put: int = 0  # messages
     found: int = 0  # pulls that got something
@@ -55,11 +55,11 @@ class Statistics:
         self._minutes = deque([(now, {}, {})], MINUTE_S // NOTE_MINUTES_S + 1)
 
     def __len__(self) -> int:
-        """How many topics, and groups that read one, have counts."""
+        """The number of topics, and of groups that read one, that have counts."""
         return len(self._put) + len(self._got)
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
-        """New entries of queues."""
+        """Count new entries of queues."""
         put, total = self._put, 0
         for arrival in arrivals:
             count = len(arrival.entries) // ENTRY_BYTES
@@ -68,7 +68,7 @@ class Statistics:
         self.totals = self.totals._replace(put=self.totals.put + total)
 
     def pulled(self, group: str, topic: str, count: int) -> None:
-        """A pull was answered with so many messages."""
+        """Count a pull that was answered with so many messages."""
         put, found, missed, transferred = self.totals
         if not count:
             self.totals = Totals(put, found, missed + 1, transferred)
@@ -90,8 +90,8 @@ class Statistics:
             self._minutes.append((now, dict(self._put), dict(self._got)))
 
     def rates(self, name: str, now: float) -> str:
-        """Of a field of the totals, or of found and missed together ("asked"): a second, over the
-        last 10, 60 and 600 seconds, as RocketMQ writes them."""
+        """The rates a second of a field of the totals, or of found and missed together ("asked"),
+        over the last 10, 60 and 600 seconds, as RocketMQ writes them."""
         return " ".join(f"{self._rate(name, now, span):.2f}" for span in SPANS_S)
 
     def _rate(self, name: str, now: float, span: float) -> float:
@@ -101,12 +101,12 @@ class Statistics:
         return _per_second(_value(self.totals, name) - _value(then, name), now - since)
 
     def topic_rate(self, topic: str, now: float) -> float:
-        """Messages put a second, over the last minute."""
+        """The messages put a second, over the last minute."""
         since, put, _ = self._minutes[0]
         return _per_second(self._put.get(topic, 0) - put.get(topic, 0), now - since)
 
     def group_rate(self, group: str, topics: Iterable[str], now: float) -> float:
-        """Messages that the group got a second of these topics, over the last minute."""
+        """The messages of these topics that the group got a second, over the last minute."""
         since, _, got = self._minutes[0]
         keys = [(group, topic) for topic in topics]
         return _per_second(

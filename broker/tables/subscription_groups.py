@@ -1,9 +1,9 @@
-"""Subscription groups: how often a group retries, whether it may consume at all.
+"""Subscription groups: settings such as a group's retries, and whether it may consume at all.
 
 `config/subscriptionGroup.json`: `{"dataVersion":DV,"forbiddenTable":{},"subscriptionGroupTable":
 {"<group>":{..}}}`, with every field RocketMQ writes; unknown fields of a file are kept as they are.
-A group whose settings are out of their bounds is left out, and told in the log. A group that nobody
-created appears with its first heartbeat, if `auto_create_groups`.
+A group whose settings are out of their bounds is left out, and the log says so. A group that no
+operator created appears with its first heartbeat, if `auto_create_groups`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class SubscriptionGroup:
 
     @property
     def size(self) -> int:
-        """Bytes of its part of the table's JSON text."""
+        """The bytes of its part of the table's JSON text."""
         if not self._size:
             self._size = len(fastjson.dumps({self.name: self.document}))
         return self._size
@@ -72,9 +72,9 @@ class SubscriptionGroup:
         return int(self.document["retryMaxTimes"])
 
     def retry_limit(self, asked: int) -> int:
-        """How many retries a message gets: as many as its consumer asks for (RocketMQ's clients
-        always do, 16 unless they are told otherwise), else, below 0, as many as the group says.
-        A group that says less than 0 has none."""
+        """The number of retries of a message: the number that its consumer asks for (RocketMQ's
+        clients always ask, for 16 by default), or, if that is below 0, the group's setting. A group
+        with a negative setting has no retries."""
         return asked if asked >= 0 else self.retry_max
 
     @property
@@ -123,7 +123,7 @@ class GroupTable(Versioned):
         return self._groups.get(name)
 
     def get_or_create(self, name: str) -> SubscriptionGroup | None:
-        """None if there is no such group and none is made by being used."""
+        """The group, which its first use may create; None if there is none."""
         found = self._groups.get(name)
         if found is None and self._auto_create:
             found = SubscriptionGroup(check_group(name))
@@ -136,7 +136,7 @@ class GroupTable(Versioned):
         return bool(self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN)
 
     def make_room(self, group: SubscriptionGroup) -> None:
-        """SystemBusy: the table has none for it, be it new or changed."""
+        """Make room for a new or changed group. SystemBusy: the table has none."""
         if group.name not in self._groups:
             self._room_for(f"group {group.name}")
         self._text.check(self._more(group))
@@ -171,7 +171,7 @@ class GroupTable(Versioned):
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """MalformedFrame: it is no table of groups, and nothing has changed."""
+        """Read the file. MalformedFrame: it is no table of groups, and nothing has changed."""
         version = DataVersion.from_json(checked.table(document, "dataVersion"))
         forbidden = checked.table(document, "forbiddenTable")
         table = checked.table(document, "subscriptionGroupTable")
@@ -181,7 +181,7 @@ class GroupTable(Versioned):
         self._counter, self._told_ms = version.counter, version.timestamp
 
     def replace_all(self, document: Mapping[str, Any]) -> None:
-        """A slave takes over its master's table. MalformedFrame: as `load`."""
+        """Take over the master's table, on a slave. MalformedFrame: as `load`."""
         before, groups = self.snapshot(), self._groups
         self._groups = {name: SubscriptionGroup(name) for name in sorted(SYSTEM_GROUPS)}
         try:

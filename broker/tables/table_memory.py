@@ -1,13 +1,13 @@
 """Memory of the tables that grow by requests: topics, groups, offsets, consumers, queue locks.
 
-They count in the process's budget (`protocol/budget.py`) and have a part of it at most. Beyond that
-nothing new is remembered, SYSTEM_BUSY; what is there stays, changes and is served. Sizes are
-estimates by the number of entries: each new one is counted when it comes, and now and then all are
-counted anew, since they go in many ways.
+They count in the process's budget (`protocol/budget.py`), of which they may have a part. Beyond
+that part new entries are refused with SYSTEM_BUSY; existing ones stay, change and are served. Sizes
+are estimates by the number of entries. Each new entry is counted when it comes, and now and then
+all are counted anew, since entries go in many ways.
 
-Topics, groups and offsets are told as one document each, in one frame: topics to nameservers, which
-would lose the broker from their routes, all of them to slaves. So what their texts may have is
-bounded as well.
+Topics, groups and offsets are each sent as one document in one frame: all three to slaves, topics
+also to nameservers, which would otherwise lose the broker from their routes. So the sizes of these
+documents are bounded as well.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from collections.abc import Callable, Iterable, Mapping
 from saturnmq.protocol.budget import Budget
 from saturnmq.runtime.errors import SystemBusy
 
-SHARE = 4  # the tables may have this part of the process's memory
+SHARE = 4  # the tables may have 1 / SHARE of the process's memory
 # Bytes of one entry, with its part of the document that is written when the table is saved.
 OFFSET, GROUP, TOPIC, MEMBER, LOCK = 600, 2000, 1500, 1500, 400
-# Of all entries: slaves are told of each topic where the log ended, too, and a frame has 16 MiB.
+# Of one document: slaves also get, for each topic, the end of the log, and a frame has 16 MiB.
 TEXT_BYTES = 10 << 20
 
 
 class TableMemory:
-    """Of one broker."""
+    """The memory of one broker's tables."""
 
     def __init__(self, whole: Budget) -> None:
         name = f"of topics, groups and offsets: memoryBudgetBytes / {SHARE}"
         self._part = Budget(whole.limit // SHARE, name, whole)
         self.counts: Mapping[int, Callable[[], int]] = {}
-        """By the bytes of one: how many there are."""
+        """The number of entries, by the bytes of one."""
 
     def take(self, size: int, what: str) -> None:
-        """`what` is about to be remembered: SystemBusy if there is no room."""
+        """Take memory for `what`. SystemBusy: there is no room."""
         self._part.take(size, what)
 
     def count(self) -> None:
@@ -50,7 +50,7 @@ class TableText:
     """The bytes that the entries of one table have as JSON."""
 
     def __init__(self, what: str, sizes: Callable[[], Iterable[int]]) -> None:
-        """`sizes`: those of all entries there are."""
+        """`sizes` gives the sizes of all present entries."""
         self._what = what
         self._sizes = sizes
         self._bytes = 0
@@ -60,23 +60,24 @@ class TableText:
         self._bytes = sum(self._sizes())
 
     def grow(self, more: int) -> None:
-        """By an entry that came, changed or, below 0, went."""
+        """Grow by an entry that came or changed; below 0, shrink by one that went."""
         self._bytes += more
 
     def check(self, more: int) -> None:
-        """SystemBusy: there is no room for so much more."""
+        """Check that there is room for so much more. SystemBusy: there is none."""
         check_text(self._what, self._bytes, more)
 
 
 def fits_frame(size: int) -> bool:
-    """Whether others can be told a table whose text has this size."""
+    """Whether a table whose text has this size fits into one frame."""
     return size <= TEXT_BYTES
 
 
 def check_text(what: str, size: int, more: int) -> None:
-    """SystemBusy: a table whose text has this size has no room for so much more."""
+    """Check that a table whose text has this size has room for so much more. SystemBusy: it has
+    none."""
     if more > 0 and not fits_frame(size + more):
         raise SystemBusy(
             f"the {what} of this broker have {size} bytes, the limit is {TEXT_BYTES}: {more} more "
-            "could not be told in one frame; delete some"
+            "would not fit into one frame; delete some"
         )

@@ -1,9 +1,10 @@
 """Saving the broker's small JSON files, all of them one way.
 
-A table is turned into its document on the event loop (one moment, no locks) and written in a
-thread. Of a large table that moment takes a copy, which costs 10 ms of a million entries; its rows
-are made and encoded in steps. `TablePersistence.save` never runs twice at once for one file, and a
-save that fails is logged and tried again at the next round: what is in memory stays the truth.
+A table is turned into its document on the event loop (at one moment, without locks) and written in
+a thread. For a large table the loop only makes a copy at that moment, which takes 10 ms for a
+million entries; its rows are made and encoded in steps. `TablePersistence.save` never runs twice at
+once for one file. A save that fails is logged and tried again in the next round: the table in
+memory stays the truth.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-TOLD_MAX = 10  # entries of one table that are told one by one
+TOLD_MAX = 10  # refused entries of one table that are logged one by one
 SAVE_S = 1.0
-BUSY_SHARE = 0.1  # of the time at most goes into writing tables, unless `interval_s` asks for more
+BUSY_SHARE = 0.1  # of the time may go into writing tables, unless `interval_s` asks for more
 
 
 def readable(table: Mapping[Any, Any], read: Callable[[Any, Any], T], what: str) -> Iterator[T]:
-    """Each entry as `read` has it. One that it refuses is left out, and told: it must not keep the
-    others from being served."""
+    """The result of `read` for each entry. A refused entry is left out, and logged: it must not
+    keep the others from being served."""
     refused = 0
     for key, value in table.items():
         try:
@@ -45,14 +46,14 @@ def readable(table: Mapping[Any, Any], read: Callable[[Any, Any], T], what: str)
         log.error("%d more like this are left out", refused - TOLD_MAX)
 
 
-STEP_ROWS, STEP_TEXTS = 500, 5000  # that are made in one step: about a millisecond
+STEP_ROWS, STEP_TEXTS = 500, 5000  # made in one step: about a millisecond
 
 Row = tuple[str, Any]
 
 
 class LazyRows:
-    """A large table in a document: rows that are made later, of a copy of what it is now. A row may
-    be None: nothing yet."""
+    """A large table in a document: rows that are made later, from a copy of the present table. A
+    row may be None: nothing yet."""
 
     def __init__(self, rows: Iterable[Row | None], *, leave_out_empty: bool = False) -> None:
         self._rows = rows
@@ -62,7 +63,7 @@ class LazyRows:
         return dict(row for row in self._rows if row is not None)
 
     def encoded(self) -> Generator[None, None, bytes]:
-        """Makes the JSON object of all rows, some in each step."""
+        """Make the JSON object of all rows, some in each step."""
         parts: list[bytes] = []
         rows = iter(self._rows)
         while taken := list(islice(rows, STEP_ROWS)):
@@ -97,7 +98,7 @@ Document = dict[str, Any]
 
 
 def encode(document: Document) -> Generator[None, None, bytes]:
-    """Makes the JSON text of a document in steps."""
+    """Make the JSON text of a document in steps."""
     made: dict[str, Any] = {}
     for key, value in document.items():
         if not isinstance(value, LazyRows):
@@ -110,8 +111,8 @@ def encode(document: Document) -> Generator[None, None, bytes]:
 
 
 class Saveable(ABC):
-    """A table that knows whether it changed since it was last written; `changes` counts how often
-    it did since the start."""
+    """A table that knows whether it changed since it was last written; `changes` counts its changes
+    since the start."""
 
     changes = 0
     _written = 0
@@ -128,10 +129,10 @@ class Saveable(ABC):
 
     @abstractmethod
     def document(self) -> Document:
-        """What to write, of this moment."""
+        """The document to write, as the table is at this moment."""
 
     def snapshot(self) -> dict[str, Any]:
-        """The same with all rows."""
+        """The same document with all rows made."""
         made = {}
         for key, value in self.document().items():
             made[key] = value.all() if isinstance(value, LazyRows) else value
@@ -141,7 +142,7 @@ class Saveable(ABC):
 
 
 class Versioned(Saveable):
-    """One whose document has a version."""
+    """A table whose document has a version."""
 
     @property
     @abstractmethod
@@ -149,7 +150,7 @@ class Versioned(Saveable):
 
 
 class Told:
-    """A table that changes seldom, as it is told: encoded once for all who ask between two
+    """The text of a table that changes seldom: encoded once for all requests between two
     changes."""
 
     def __init__(self, table: Versioned, more: Callable[[Document], Document]) -> None:
@@ -159,7 +160,7 @@ class Told:
         self._text = b""
 
     def text(self) -> bytes | None:
-        """None: it has changed since it was encoded."""
+        """The encoded text; None: the table has changed since."""
         return self._text if self._state == self._now() else None
 
     def encoded(self) -> Generator[None, None, bytes]:
@@ -173,7 +174,7 @@ class Told:
 
 
 class TablePersistence:
-    """Writes tables to their files when they changed."""
+    """The service that writes changed tables to their files."""
 
     def __init__(
         self,
@@ -183,7 +184,7 @@ class TablePersistence:
     ) -> None:
         self._runtime = runtime
         self._steps = steps
-        self._guard = guard  # a save that was begun ends, though its caller is cancelled
+        self._guard = guard  # a save that was begun ends, even if its caller is cancelled
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
         self._tables: list[tuple[Saveable, ConfigFile, Callable[[], bool]]] = []
@@ -191,16 +192,17 @@ class TablePersistence:
     def add(
         self, table: Saveable, file: ConfigFile, ready: Callable[[], bool] = lambda: True
     ) -> None:
-        """`ready` is false while the table is not loaded: it must not replace a good file."""
+        """Add a table. `ready` is false while it is not loaded: it must not replace a good file."""
         self._tables.append((table, file, ready))
 
     async def save_changed(self) -> None:
-        """On disk when this returns. One at a time: two writers of one file would mix it."""
+        """Save all changed tables: they are on disk when this returns. One call runs at a time: two
+        writers would mix up a file."""
         async with self._writing:
             await self._save_changed()
 
     async def save(self, table: Saveable) -> None:
-        """This table is on disk when this returns; an OSError says that it is not."""
+        """Save one table: it is on disk when this returns. OSError: it is not."""
         await self._guard(self._save(table))
 
     async def _save(self, table: Saveable) -> None:
@@ -230,17 +232,17 @@ class TablePersistence:
 
     @property
     def unsaved(self) -> list[str]:
-        """The files of tables that are not on disk as they are."""
+        """The files of tables with unsaved changes."""
         return [file.path for table, file, ready in self._tables if table.dirty and ready()]
 
     def wake(self) -> None:
-        """Save now: a topic or a group appeared, which is rare and should not be forgotten."""
+        """Save soon: a topic or a group appeared, which is rare and should not be forgotten."""
         self._changed.set()
 
     async def run(self, interval_s: float) -> None:
-        """What changed is on disk within a second, which is what a crash may forget
-        (docs/guarantees.md I6); tables so large that writing them takes long are written less
-        often, but every `interval_s` at least, as RocketMQ does."""
+        """Save changes within a second, the time that a crash may forget (docs/guarantees.md I6).
+        Large tables, which take long to write, are written less often, but at least every
+        `interval_s`, as in RocketMQ."""
         now = self._runtime.monotonic
         pause = min(SAVE_S, interval_s)
         while True:

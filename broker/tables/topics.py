@@ -1,17 +1,17 @@
-"""The topic table: which topics exist here, with how many queues and which permissions.
+"""The topic table: the topics of this broker, with their queues and permissions.
 
-`config/topics.json`: `{"dataVersion":DV,"topicConfigTable":{"<topic>":TopicConfig}}`. Written by
-the broker when it changed, read at start, sent to nameservers in every registration and to slaves
-(code 21). Permission bits: 1 inherit (a template for auto-creation), 2 write, 4 read. Ours, which
-RocketMQ passes over: `"asOfTable":{"<topic>":n}` and `"deletedTable"`
+`config/topics.json`: `{"dataVersion":DV,"topicConfigTable":{"<topic>":TopicConfig}}`. The broker
+writes it when it changed, reads it at the start, and sends it to nameservers in every registration
+and to slaves (code 21). Permission bits: 1 inherit (a template for auto-creation), 2 write, 4 read.
+We add two keys, which RocketMQ ignores: `"asOfTable":{"<topic>":n}` and `"deletedTable"`
 (store/derived/tombstones.py).
 
 The table and the log can contradict each other: a crash may forget a topic that has messages, and a
-topic that was deleted has messages in the log still. So an entry, and a deletion, say where the log
-ended when they were made. What the log says behind that counts against them (`restore`), what it
-says before does not. Where a log ends earlier now, nothing was made behind its end (`within`). An
-entry of RocketMQ's, or of an older version of ours, says nothing: it is taken to be as new as the
-log was when it was read.
+deleted topic still has messages in the log. So each entry and each deletion records the end of the
+log when it was made. Messages behind that place count against it (`restore`), earlier ones do not.
+If the log ends earlier now, entries count as made at its present end (`within`). An entry of
+RocketMQ's, or of an older version of ours, records no place: it counts as new as the log was when
+the entry was read.
 
 Auto-creation (docs/internals/protocol.md 2.1): the template named by the sender (TBW102) must exist
 with the inherit bit; the new topic gets min(asked, template's write queues) queues and loses the
@@ -44,10 +44,10 @@ from saturnmq.store.derived.tombstones import Tombstone, tombstones_of
 INHERIT, WRITE, READ = 1, 2, 4
 AS_OF = "asOfTable"
 
-NEWS_MOST = 64  # topics that are told one by one, and not with the whole table
+NEWS_MOST = 64  # changed topics that are sent one by one, and not with the whole table
 
 LastEntries = Iterable[tuple[str, int, int]]
-"""Of queues: topic, queue id, and where the frame of the last entry lies in the log."""
+"""The queues: topic, queue id, and the place of the last entry's frame in the log."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Topic:
     def queues(self) -> int:
         return max(self.read_queues, self.write_queues)
 
-    @cached_property  # the whole table is written whenever one of thousands is made
+    @cached_property  # because the whole table is written whenever one of thousands is made
     def row(self) -> bytes:
         """Its part of the table's JSON text."""
         return fastjson.dumps({self.name: self.to_json()})[1:-1]
@@ -83,7 +83,7 @@ class Topic:
 
     @classmethod
     def from_json(cls, name: str, document: Mapping[str, Any]) -> Topic:
-        """MalformedFrame: a field is out of its bounds."""
+        """Read a TopicConfig. MalformedFrame: a field is out of its bounds."""
         known = TopicConfig.from_json({**document, "topicName": name})
         return cls(
             known.name,
@@ -99,8 +99,8 @@ class Topic:
 def system_topics(
     cluster: str, broker: str, template_queues: int, *, delay_levels: int, auto: bool
 ) -> list[Topic]:
-    """What a RocketMQ broker has from its first second (docs/internals/format.md 10.2), and one of
-    ours."""
+    """The topics that a RocketMQ broker has from its first second (docs/internals/format.md 10.2),
+    and one of ours."""
     topics = [
         Topic(SCHEDULE_TOPIC, max(18, delay_levels), max(18, delay_levels)),
         Topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
@@ -124,7 +124,7 @@ def system_topics(
 
 
 def _tombstone_bytes(name: str, tombstone: Tombstone | None) -> int:
-    """About what it takes of the table's text."""
+    """About the bytes of its part of the table's text."""
     return 0 if tombstone is None else len(name) + 40 + 30 * len(tombstone.next)
 
 
@@ -147,7 +147,7 @@ class TopicTable(Versioned):
         self._system: set[str] = set()
         self._counter = 0
         self.version = 0  # counts changes since the start
-        self._news: deque[Topic | None] = deque(maxlen=NEWS_MOST)  # what they were about, if known
+        self._news: deque[Topic | None] = deque(maxlen=NEWS_MOST)  # their topics, if known
         self._timestamp = now_ms()
         self._told_ms = 0  # the time of the version that was loaded
         self._text = TableText("topics, and deleted ones that the log still has,", self._sizes)
@@ -165,7 +165,7 @@ class TopicTable(Versioned):
         return self._topics.get(name)
 
     def readable(self, name: str, queue_id: int | None = None) -> Topic:
-        """The topic, if it and this queue of it may be read; a SaturnError says why not."""
+        """The topic, if it and this queue may be read; a SaturnError says why not."""
         topic = self.get(name)
         if topic is None:
             raise TopicNotExist(f"topic[{name}] not exist, apply first please!")
@@ -187,8 +187,8 @@ class TopicTable(Versioned):
             self._topics.setdefault(topic.name, topic)
 
     def restore(self, queues: LastEntries) -> bool:
-        """Topics and queues that the log knows and the table does not: created just before a
-        crash, or on a master that this node has not copied the table of yet. True if there are."""
+        """Restore topics and queues that only the log knows: they were created just before a crash,
+        or on a master whose table this node has not copied yet. Return whether there were any."""
         missing: dict[str, int] = {}
         for name, queue_id, last in queues:
             known = self._topics.get(name)
@@ -204,12 +204,12 @@ class TopicTable(Versioned):
                     read_queues=max(known.read_queues, count),
                     write_queues=max(known.write_queues, count),
                 ),
-                self._made_at(name),  # more queues may be known by the rest of the log
+                self._made_at(name),  # the rest of the log may know more queues
             )
         return bool(missing)
 
     def _made_at(self, name: str) -> int:
-        """Where the log ended when the table was told last what it says of this topic."""
+        """The end of the log when the table last learned its entry of this topic."""
         if name in self._topics:
             return self._as_of.get(name, 0)
         return self.deleted[name].end if name in self.deleted else 0
@@ -219,7 +219,7 @@ class TopicTable(Versioned):
             self._put(topic, self._log_end())
 
     def make_room(self, topic: Topic) -> None:
-        """SystemBusy: the table has none for it, be it new or changed."""
+        """Make room for a new or changed topic. SystemBusy: the table has none."""
         if topic.name not in self._topics:
             self._room_for(f"topic {topic.name}")
         self._text.check(self._more(topic))
@@ -235,7 +235,8 @@ class TopicTable(Versioned):
         self._touch(topic)
 
     def delete(self, name: str, tombstone: Tombstone) -> Callable[[], None]:
-        """Take a topic out; what puts it back as it was, unless it was made again meanwhile."""
+        """Take a topic out; return a function that puts it back as it was, unless it was made again
+        meanwhile."""
         topic, as_of = self._take_out(name), self._as_of.pop(name, 0)
         before = self.deleted.get(name)
         self._bury(name, tombstone)
@@ -257,7 +258,7 @@ class TopicTable(Versioned):
         return topic
 
     def _bury(self, name: str, tombstone: Tombstone | None) -> None:
-        """Its tombstone is this one, or none, from now on."""
+        """Give a topic this tombstone, or none."""
         before = self.deleted.pop(name, None)
         self._text.grow(_tombstone_bytes(name, tombstone) - _tombstone_bytes(name, before))
         if tombstone is not None:
@@ -268,15 +269,16 @@ class TopicTable(Versioned):
         yield from (_tombstone_bytes(name, each) for name, each in self.deleted.items())
 
     def is_over(self, name: str, queue_id: int, offset: int) -> bool:
-        """Whether this offset is of a topic that was deleted: of one that was made again, whether
-        it lies before its beginning."""
+        """Whether this offset belongs to a deleted topic; if the topic was made again, whether the
+        offset lies before its new beginning."""
         tombstone = self.deleted.get(name)
         if tombstone is None:
             return False
         return name not in self._topics or offset < tombstone.next.get(queue_id, 0)
 
     def within(self, end: int) -> bool:
-        """The log ends here now: nothing was made behind it. True if something changes."""
+        """Count entries made behind the log's present end as made at it. Return whether any
+        entry changed."""
         later = {name: t.within(end) for name, t in self.deleted.items() if t.end > end}
         made = {name: end for name, at in self._as_of.items() if at > end}
         self.deleted |= later
@@ -286,9 +288,10 @@ class TopicTable(Versioned):
         return bool(later or made)
 
     def forget_deleted(self, log_start: int) -> None:
-        """The log begins here now: nothing in it is of a topic that was deleted before."""
+        """Forget tombstones before the log's present start: the log has no such messages any
+        more."""
         for name in [n for n, t in self.deleted.items() if t.end <= log_start]:
-            if name not in self._topics:  # which would not know where its queues begin
+            if name not in self._topics:  # an existing topic needs it for the start of its queues
                 self._bury(name, None)
                 self.mark_dirty()
 
@@ -313,8 +316,8 @@ class TopicTable(Versioned):
     def ensure(
         self, name: str, queues: int, perm: int = READ | WRITE, *, is_owed: bool = False
     ) -> Topic:
-        """A topic the broker itself needs (retry, DLQ). SystemBusy: the table has no room for its
-        text, and it is not owed to a message that was taken."""
+        """Create a topic that the broker itself needs (retry, DLQ). SystemBusy: the table has no
+        room for its text, and no accepted message needs the topic."""
         found = self._topics.get(name)
         if found is None:
             found = Topic(name, queues, queues, perm)
@@ -338,7 +341,7 @@ class TopicTable(Versioned):
         }
 
     def load(self, document: Mapping[str, Any]) -> None:
-        """The file's table at start; system topics missing from it stay. MalformedFrame: it is no
+        """Read the file at the start; system topics missing from it stay. MalformedFrame: it is no
         table of topics, and nothing has changed."""
         told = checked.table(document, AS_OF)
         deleted = tombstones_of(document)
@@ -357,10 +360,10 @@ class TopicTable(Versioned):
         self._told_ms = version.timestamp
 
     def replace_all(self, document: Mapping[str, Any], as_of: int) -> None:
-        """A slave takes over its master's table; `as_of` is where the slave's log ended when it
-        asked. What this node deleted as a master stays deleted until the new master says what it
-        thinks of it (`merge_deleted`). RocketMQ writes no tombstones: what its table has no more
-        was deleted. MalformedFrame: as `load`."""
+        """Take over the master's table, on a slave; `as_of` is the end of the slave's log when it
+        asked. A topic that this node deleted as a master stays deleted until the new master has
+        decided about it (`merge_deleted`). RocketMQ writes no tombstones: a topic that its table
+        has no more was deleted. MalformedFrame: as `load`."""
         old, marks, deleted = self._topics, self._as_of, self.deleted
         self._topics = {n: t for n, t in old.items() if n in self._system}
         self._as_of, self.deleted = {}, {}
@@ -386,8 +389,8 @@ class TopicTable(Versioned):
             self.mark_dirty()
 
     def merge_deleted(self, document: Mapping[str, Any], last_of: Callable[[str], int]) -> None:
-        """A master hears of deletions that a slave of it did as the master before: they stand but
-        for what was made and written since; `last_of` says where a topic's last message lies."""
+        """Take the deletions that a slave did as the master before. They hold, except for topics
+        that were made and written since; `last_of` gives the place of a topic's last message."""
         for name, theirs in tombstones_of(document).items():
             tombstone = theirs.within(self._log_end()).merged(self.deleted.get(name))
             if tombstone == self.deleted.get(name):
@@ -400,8 +403,8 @@ class TopicTable(Versioned):
             self._touch()
 
     def next_change(self, version: int) -> Topic | None:
-        """The topic that was made or changed next after so many changes; None: there was no other,
-        or something else changed, or so much has since that the whole table is less."""
+        """The topic that was made or changed next after `version` changes. None: there was no other
+        change, or a change of another kind, or so many that the whole table is shorter."""
         behind = self.version - version
         return self._news[-behind] if 0 < behind <= len(self._news) else None
 

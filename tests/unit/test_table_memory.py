@@ -125,7 +125,7 @@ def test_topics_and_groups_that_could_not_be_told_in_one_frame_are_refused(
             await group("G0", 12_000),
         ]
         assert [reply.code for reply in refused] == [2] * len(refused)
-        assert all("could not be told in one frame" in str(reply.remark) for reply in refused)
+        assert all("would not fit into one frame" in str(reply.remark) for reply in refused)
         assert (await topic("T", "-0")).code == 0
         assert (await group("G0")).code == 0
         assert (await topic("U", f"+more={'x' * 6000}")).code == 0

@@ -101,7 +101,7 @@ BARE_OPENINGS = {
     "protocol": 0,
     "store": 0,
     "nameserver": 0,
-    "broker": 11,
+    "broker": 5,
     "client": 5,
     "pipeline": 6,
     "cli": 3,
