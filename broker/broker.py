@@ -450,7 +450,7 @@ class Broker:
             wake=self._turn.wake,
         )
         context.witnesses, context.unelected = electing.witnesses, electing.refuses
-        context.counts = electing.counts
+        context.counts, context.refuses_group = electing.counts, electing.refuses_group
         context.had_by = self._master.had_by
         self._failover.no_failover = electing.trouble
 

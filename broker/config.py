@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from saturnmq.broker.replication.election import LEASE_S_MAX, LEASE_S_MIN, PRIORITY_MAX
+from saturnmq.broker.replication.election import LEASE_S_MAX, LEASE_S_MIN
+from saturnmq.broker.replication.group_record import PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.tables.topics import READ, WRITE
 from saturnmq.protocol.checked import INT64_MAX

@@ -68,6 +68,7 @@ class Context:
     had_by: Callable[[frozenset[str]], int] = lambda _: 0
     counts: Callable[[str], bool] = lambda _: True  # the slave of this address, for the ack mode
     unelected: Callable[[], str] = lambda: ""
+    refuses_group: Callable[[str], str] = lambda _: ""  # why it follows no group of this identity
     flush_keeps_up: Callable[[], bool] = lambda: True
     let_in: LetIn = field(default_factory=LetIn)  # while signatures are not required
     address: str = ""

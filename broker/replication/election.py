@@ -57,12 +57,10 @@ outcome: the next read shows it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from saturnmq.broker.etcd.door import Guard, KeyValue, Lease, Put, Snapshot
-from saturnmq.protocol import checked, fastjson
+from saturnmq.broker.replication.group_record import PRIORITY_MAX, GroupRecord, Memory, read_record
 from saturnmq.protocol.epochs import EPOCH_MAX, TERM, next_term
 from saturnmq.runtime.errors import MalformedFrame
 
@@ -80,75 +78,7 @@ BACK_OFF_S = 3.0  # after a campaign that failed, others have their turn
 FORSAKEN_S = 8.0  # a group whose slaves in sync elect nobody: another one may try
 SETTLE_S = 10.0  # a preferred slave is in sync for so long before it takes over
 HAND_OVER_AGAIN_S = 60.0
-MEMBERS_MAX = 100
-PRIORITY_MAX = (1 << 31) - 1  # RocketMQ's default: not preferred
 GIVEN_MAX = EPOCH_MAX - 2 * TERM  # a promotion in the next term can be counted
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRecord:
-    """The record that etcd keeps of a group."""
-
-    identity: str
-    master: str  # its address; the node of broker id 0
-    ha_address: str
-    epoch: int  # the master's
-    given: int  # the highest that any candidate was given, or the master has
-    in_sync: frozenset[str]  # addresses; the master's is one of them
-    confirmed: int  # up to there each of them has the log
-    claims: dict[str, int]  # epochs that candidates were given, who have not withdrawn
-    priority: int = PRIORITY_MAX  # the master's
-    members: frozenset[str] = frozenset()  # addresses, that of the master among them
-
-    def to_bytes(self) -> bytes:
-        return fastjson.dumps(
-            {
-                "version": 1,
-                "identity": self.identity,
-                "masterId": 0,
-                "master": self.master,
-                "haAddress": self.ha_address,
-                "epoch": self.epoch,
-                "given": self.given,
-                "claims": self.claims,
-                "inSync": sorted(self.in_sync),
-                "members": sorted(self.members),
-                "confirmed": self.confirmed,
-                "priority": self.priority,
-            }
-        )
-
-
-def read_record(value: bytes) -> GroupRecord:
-    """Read the record of a group. MalformedFrame: no broker writes such a record."""
-    document = checked.document(value)
-    if checked.integer(document, "version") != 1:
-        raise MalformedFrame(f"version {document['version']} of a record is not known here")
-    given = checked.integer(document, "given", least=1, most=EPOCH_MAX)
-    record = GroupRecord(
-        identity=checked.identity(document, "identity"),
-        master=checked.as_address(checked.text(document, "master")),
-        ha_address=checked.as_address(checked.text(document, "haAddress")),
-        epoch=checked.integer(document, "epoch", least=1, most=EPOCH_MAX),
-        given=given,
-        in_sync=addresses(document, "inSync"),
-        confirmed=checked.integer(document, "confirmed"),
-        claims={
-            checked.as_address(member): checked.as_integer(epoch, "a claim", least=1, most=given)
-            for member, epoch in checked.table(document, "claims").items()
-        },
-        priority=checked.integer(document, "priority", most=PRIORITY_MAX),
-        members=addresses(document, "members"),
-    )
-    if not record.identity or record.given < record.epoch or len(record.claims) > MEMBERS_MAX:
-        raise MalformedFrame(f"epoch {record.epoch} of group {record.identity!r} is impossible")
-    return record
-
-
-def addresses(document: Mapping[str, Any], name: str) -> frozenset[str]:
-    """The list of addresses under `name`. MalformedFrame: it is no such list."""
-    each = checked.items(document, name, MEMBERS_MAX)
-    return frozenset(checked.as_address(checked.as_text(one, "a member")) for one in each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,38 +168,6 @@ class Follow:
 Instruction = Read | Grant | Renew | Revoke | Commit | Poll | Campaign | Follow
 
 
-@dataclass
-class Memory:
-    """A node's notes about its etcd, kept through restarts (`config/election.json`)."""
-
-    cluster: int = 0
-    revision: int = 0
-    record_changed: int = 0  # the revision of the newest record that was seen
-    members: frozenset[str] = frozenset()  # the members in that record; empty: there was none
-    forgot: str = ""  # why this etcd is not believed any more
-
-    def check(self, snapshot: Snapshot, record: KeyValue | None) -> None:
-        """Note what etcd says; or that it has forgotten what it said before."""
-        if self.forgot:
-            return
-        if self.cluster and snapshot.cluster != self.cluster:
-            what = f"this is etcd cluster {snapshot.cluster:x}, it was {self.cluster:x}"
-        elif snapshot.revision < self.revision:
-            what = f"etcd is at revision {snapshot.revision}, it was at {self.revision}"
-        elif record is not None and record.changed < self.record_changed:
-            what = f"the record is of revision {record.changed}, it was of {self.record_changed}"
-        else:
-            self.cluster, self.revision = snapshot.cluster, snapshot.revision
-            self.record_changed = record.changed if record is not None else self.record_changed
-            return
-        self.forgot = (
-            f"{what}: etcd was replaced, or restored from an old snapshot, and its record of this "
-            "group is old. Check etcdEndpoints; if they are right, stop all nodes of the group, "
-            "delete the group's record there (`etcdctl del`), remove config/election.json and its "
-            ".bak of each node, and start them again"
-        )
-
-
 class Election:
     """One node's view of etcd, and its decisions."""
 
@@ -308,6 +206,7 @@ class Election:
         self._first: frozenset[str] = frozenset()  # members that the group's first record names
         self._recorded_at = 0.0
         self._followed = 0  # the revision of the record whose master was told
+        self._follow_at = 0.0  # when a node without a log is told it again
         # A slave's.
         self._free_since: float | None = None  # nobody holds the group, no master is heard
         self._settled_since: float | None = None  # it could take over, being preferred
@@ -472,6 +371,26 @@ class Election:
             return "no slave is in sync"
         return self._opposed
 
+    def refuses_group(self, identity: str) -> str:
+        """Why this node, which has no log, does not follow a master of the group of this identity;
+        empty if it may. The nameservers cannot tell: one that was restarted believes who comes
+        first, and a node of another group may come before the nodes of this one."""
+        if self._seen_at is None:
+            return (
+                "this node has no log, and etcd has not told yet which group is called so: "
+                f"{self.error or 'it was asked just now'}"
+            )
+        if self._damaged:
+            return self._damaged
+        record = self.record
+        if record is None or record.identity == identity:
+            return ""
+        return (
+            f"its identity is {identity or 'not known'}, and {self.record_key} in etcd is of group "
+            f"{record.identity}: it is of another group with this name. Give one of the two "
+            "another brokerName; if the one in etcd is gone for good, remove the key"
+        )
+
     def _foreign(self, identity: str) -> str:
         record = self.record
         if record is None or not identity or record.identity == identity:
@@ -502,7 +421,7 @@ class Election:
             return None
         if self.refused or self._foreign(facts.identity):
             return self._give_up()
-        if follow := self._follow(facts):
+        if follow := self._follow(now, facts):
             return follow
         if facts.leads:
             return self._as_master(now, facts)
@@ -518,14 +437,18 @@ class Election:
         self.changed()
         return Revoke(lease.id)
 
-    def _follow(self, facts: Facts) -> Follow | None:
-        """Follow the record's master: once for each record."""
+    def _follow(self, now: float, facts: Facts) -> Follow | None:
+        """Follow the record's master: once for each record. A node without a log that hears no
+        master is told again and again, because the nameservers may name one of another group."""
         record = self.record
-        if record is None or self._followed == self._record_changed or record.master == self._me:
+        if record is None or record.master == self._me:
+            return None
+        is_lost = facts.follows and not facts.end and not facts.hears_master
+        if self._followed == self._record_changed and not (is_lost and now >= self._follow_at):
             return None
         if record.epoch < (facts.term + 1 if facts.leads else facts.epoch):
             return None
-        self._followed = self._record_changed
+        self._followed, self._follow_at = self._record_changed, now + READ_S
         return Follow(record.epoch, record.master, record.ha_address)
 
     def _commit(self, record: GroupRecord, *writes: Put) -> Commit:

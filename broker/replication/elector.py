@@ -34,13 +34,12 @@ from saturnmq.broker.replication.election import (
     Follow,
     Grant,
     Instruction,
-    Memory,
     Poll,
     Read,
     Renew,
     Revoke,
-    addresses,
 )
+from saturnmq.broker.replication.group_record import Memory, addresses
 from saturnmq.broker.replication.ha_master import HaMaster
 from saturnmq.broker.replication.ha_slave import HaSlave
 from saturnmq.broker.replication.identity import known
@@ -158,6 +157,11 @@ class ElectionService:
         """Whether the reports of this slave count for an acknowledgement."""
         counting = self._election.counting(self._c.role.identity)
         return not counting or address in counting
+
+    def refuses_group(self, identity: str) -> str:
+        """Why this node follows no master of the group of this identity; empty if it may. A node
+        with a log knows its group by itself (joining.py)."""
+        return "" if known(self._c) else self._election.refuses_group(identity)
 
     def refuses(self) -> str:
         """Why this master should take no writes: a node that could be elected would lack them."""

@@ -325,7 +325,13 @@ class HaSlave:
 
     def greeted(self, connection: MasterConnection, hello: Hello) -> None:
         self._hello = hello
-        self._waits = "" if hello.state == "master" else self._does_not_lead(hello)
+        leads = hello.state == "master"
+        self._waits = "" if leads else self._does_not_lead(hello)
+        # A master that is recovering, too, would take this node's word for that of its slave.
+        is_of_a_group = leads or bool(hello.identity)
+        if is_of_a_group and (why := self._c.refuses_group(hello.identity)):
+            self.give_up(connection.link, why)
+            return
         self.tell(e.Greeted(connection.link, hello))
 
     def _does_not_lead(self, hello: Hello) -> str:

@@ -8,8 +8,9 @@ from typing import Any
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.etcd.door import KeyValue, Put, Snapshot
-from saturnmq.broker.replication.election import Commit, Election, GroupRecord, Memory
+from saturnmq.broker.replication.election import Commit, Election
 from saturnmq.broker.replication.elector import ElectionService
+from saturnmq.broker.replication.group_record import GroupRecord, Memory
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import ETCD_FAULTS, FAULTS
 
@@ -45,6 +46,10 @@ def _whatever_it_says(original: Any) -> Any:
     return check
 
 
+def _whoever(original: Any) -> Any:
+    return lambda self, identity: ""
+
+
 def _until_compacted(original: Any) -> Any:
     async def watch(self: ElectionService) -> None:
         watching = self._etcd.watch(self._prefix, self._election.memory.revision + 1)
@@ -71,6 +76,8 @@ ELECTION_BIAS: dict[str, dict[str, Any]] = {
     "stranger-counts": _elected(slaves_cut_off=3)
     | {"copies": 2, "rare": {"new_slave": 9}, "gap_s": 2.0, "away": 1.0, "safety_s": 40.0},
     "old-backup-believed": _elected(etcd_restored=6, kill=3),
+    "empty-node-believes-nameservers": _elected(pause=9, nameserver=9, wipe_slave=6)
+    | {"nameservers": 1, "copies": 2, "rare": {"foreign_master": 9}, "gap_s": 2.0},
     "watch-ends-when-compacted": _elected(etcd_compacted=6, kill=3),
 }
 
@@ -110,6 +117,13 @@ _ALL: tuple[Mutant, ...] = (
         "what etcd says counts, though its revisions have gone back",
         "I16: it was restored from an older backup",
         (Patch(Memory, "check", _whatever_it_says),),
+    ),
+    Mutant(
+        "empty-node-believes-nameservers",
+        "a node without a log follows a group that etcd does not know",
+        "I1, I16: its own group was frozen when the nameserver was restarted, so that it got the "
+        "master of another group, whose only copy it became",
+        (Patch(ElectionService, "refuses_group", _whoever),),
     ),
     Mutant(
         "watch-ends-when-compacted",

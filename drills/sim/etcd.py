@@ -31,7 +31,7 @@ from saturnmq.broker.etcd.door import (
     Snapshot,
     TxnOutcome,
 )
-from saturnmq.broker.replication.election import read_record
+from saturnmq.broker.replication.group_record import read_record
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.runtime import SimRuntime
 

@@ -24,12 +24,12 @@ from saturnmq.broker.replication.election import (
     Follow,
     Grant,
     Instruction,
-    Memory,
     Poll,
     Read,
     Renew,
     Revoke,
 )
+from saturnmq.broker.replication.group_record import Memory
 
 PREFIX = "/saturnmq/c/g/"
 LEASE_S = 3

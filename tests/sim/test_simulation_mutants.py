@@ -38,6 +38,7 @@ FOUND_AT = {
     "elected-out-of-sync": 11,
     "stranger-counts": 15,
     "old-backup-believed": 2,
+    "empty-node-believes-nameservers": 121,
     "watch-ends-when-compacted": 4,
     "one-epoch-for-all-starts": 17,
     "lost-front-unseen": 3,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from election_rig import IDENTITY, LEASE_S, PREFIX, TERM, Group, Node, address, do, master, slave
 from etcd_model import ModelEtcd
-from saturnmq.broker.etcd.door import Guard, KeyValue, Put, Snapshot
+from saturnmq.broker.etcd.door import Guard, KeyValue, Snapshot
 from saturnmq.broker.replication.election import (
     BACK_OFF_S,
     DRIFT,
@@ -23,16 +23,12 @@ from saturnmq.broker.replication.election import (
     Facts,
     Follow,
     Grant,
-    GroupRecord,
-    Memory,
     Poll,
     Revoke,
-    read_record,
 )
 from saturnmq.broker.replication.elector import SavedMemory
+from saturnmq.broker.replication.group_record import GroupRecord, Memory, read_record
 from saturnmq.protocol import fastjson
-from saturnmq.protocol.epochs import EPOCH_MAX
-from saturnmq.runtime.errors import MalformedFrame
 
 A, B, C = address("a"), address("b"), address("c")
 HOLDS_S = LEASE_S * (1 - DRIFT) - ETCD_ELECTION_S
@@ -486,58 +482,6 @@ def test_an_etcd_that_goes_on_is_believed() -> None:
     assert (memory.revision, memory.record_changed) == (51, 51)
 
 
-GOOD = GroupRecord(
-    IDENTITY,
-    A,
-    "a:10912",
-    TERM,
-    2 * TERM,
-    frozenset({A, B}),
-    5,
-    {B: 2 * TERM},
-    members=frozenset({A, B, C}),
-)
-
-
-def test_a_record_is_read_as_it_was_written() -> None:
-    assert read_record(GOOD.to_bytes()) == GOOD
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (b'"version":1', b'"version":2'),
-        (b'"epoch":100000', b'"epoch":' + b"9" * 400),
-        (b'"epoch":100000', b'"epoch":0'),
-        (b'"epoch":100000', b'"epoch":300000'),  # more than was ever given
-        (b'"given":200000', b'"given":' + str(EPOCH_MAX + 1).encode()),
-        (b'"given":200000', b'"given":150000'),  # less than a claim
-        (b'"confirmed":5', b'"confirmed":-5'),
-        (b'"confirmed":5', b'"confirmed":"x"'),
-        (IDENTITY.encode(), b"no identity"),
-        (IDENTITY.encode(), b""),
-        (b'"master":"a:10911"', b'"master":"a"'),
-        (b'"master":"a:10911"', b'"master":7'),
-        (b'"inSync":[', b'"inSync":[7,'),
-        (b'"members":[', b'"members":["a",'),
-        (b'"priority":2147483647', b'"priority":-1'),
-        (b"{", b"["),
-        (b"}", b""),
-    ],
-)
-def test_a_record_that_nobody_writes_is_not_used(old: bytes, new: bytes) -> None:
-    value = GOOD.to_bytes()
-    assert old in value
-    broken = value.replace(old, new)
-    with pytest.raises((MalformedFrame, ValueError)):
-        read_record(broken)
-    etcd = ModelEtcd()
-    etcd.commit([], [Put(f"{PREFIX}record", broken)], 0.0)
-    node = master(etcd)
-    assert node.until(0.0, 3.0) == []
-    assert "remove it" in node.election.trouble(3.0, node.facts)
-
-
 def test_another_group_of_this_name_is_told_and_left_alone() -> None:
     etcd = ModelEtcd()
     a = registered(etcd, B)
@@ -549,6 +493,46 @@ def test_another_group_of_this_name_is_told_and_left_alone() -> None:
     etcd.commit([Guard(f"{PREFIX}record", etcd.items[f"{PREFIX}record"].changed)], [], 10.0)
     a.until(10.0, 11.0)
     assert read_record(etcd.items[f"{PREFIX}record"].value).identity == IDENTITY
+
+
+def test_a_node_without_a_log_follows_only_the_group_that_etcd_knows() -> None:
+    etcd = ModelEtcd()
+    node = slave(etcd)
+    node.know(end=0, identity="", term=0, epoch=0)
+    node.reaches_etcd = False
+    node.run(0.0)
+    assert "etcd has not told yet" in node.election.refuses_group(IDENTITY)
+    node.reaches_etcd = True
+    node.until(0.1, 1.5)
+    assert not node.election.refuses_group("f" * 32), "no group has registered: it may be the first"
+    registered(etcd, B)
+    node.until(1.5, 3.0)
+    assert "is of another group with this name" in node.election.refuses_group("f" * 32)
+    assert "not known" in node.election.refuses_group("")
+    assert not node.election.refuses_group(IDENTITY)
+
+
+def test_a_node_without_a_log_is_told_the_master_of_etcd_until_it_hears_it() -> None:
+    """The nameservers may name the master of another group to it again and again."""
+    etcd = ModelEtcd()
+    registered(etcd, B)
+    node = slave(etcd)
+    node.know(end=0, identity="", term=0, epoch=0)
+
+    def told(now: float, end: float) -> int:
+        count = 0
+        while now < end:
+            while (what := node.election.step(now, node.facts)) is not None:
+                count += what == Follow(TERM, A, "a:10912")
+                do(etcd, node.election, what, now)(now)
+            now += 0.1
+        return count
+
+    assert 8 <= told(0.1, 10.0) <= 12
+    node.know(hears_master=True)
+    assert told(10.0, 20.0) == 0
+    node.know(hears_master=False, end=500)
+    assert told(20.0, 30.0) == 0, "its log says which group it is of"
 
 
 def test_an_empty_group_has_nothing_to_take_over() -> None:
