@@ -122,7 +122,7 @@ def replicas(
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Who leads each broker group, who follows, and how far behind."""
+    """Show the master of each broker group, its slaves, and how far these lag behind."""
     with admin(nameserver) as client:
         found = client.replicas(group)
     if as_json:

@@ -36,7 +36,7 @@ TIMES_FROM = 10**11
 def create(
     group: str,
     orderly: Annotated[
-        bool, typer.Option("--orderly", help="What clients of RocketMQ 5 are told over gRPC.")
+        bool, typer.Option("--orderly", help="Tell gRPC clients of RocketMQ 5 to consume in order.")
     ] = False,
     max_retries: Annotated[
         int,

@@ -126,8 +126,8 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except BrokenPipeError:
-        # The reader of our output left, as `head` does. What is still buffered must not raise
-        # again when the interpreter flushes it.
+        # The reader of our output left, as `head` does. The interpreter must not raise again when
+        # it flushes the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as problem:

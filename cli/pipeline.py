@@ -55,7 +55,7 @@ Store = Annotated[
     ),
 ]
 BrokerName = Annotated[
-    str, typer.Option("--broker-name", help="What the broker of --store is called in brokerName.")
+    str, typer.Option("--broker-name", help="The brokerName of the broker that --store is of.")
 ]
 TrustTail = Annotated[
     bool,
@@ -83,7 +83,7 @@ MaxBytes = Annotated[
 
 @app.command()
 def archive(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="What to archive.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics to archive.")],
     to: Annotated[str, typer.Option("--to", metavar="PATH", help="The archive; made if need be.")],
     store: Store = None,
     broker_name: BrokerName = "store",

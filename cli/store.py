@@ -198,9 +198,9 @@ def dump_store(
 ) -> None:
     """Print the frames of the CommitLog, one a line; with --json all fields of each.
 
-    Reads only, also beside a running broker. What holds no frames is told on standard error. Of a
-    file in the directory truncated/ it prints what was cut off this log, for instance in a
-    fail-over; restore-truncated sends again what nobody else has.
+    Reads only, also beside a running broker. It reports parts without frames on standard error. For
+    a file in the directory truncated/ it prints the messages that were cut off this log, for
+    instance in a fail-over; restore-truncated sends those again that no other node has.
     """
     from saturnmq.cli import store_dump
     from saturnmq.store.disk import NativeDisk

@@ -100,16 +100,17 @@ def alter(
         int | None, typer.Option(min=1, help="Queues to read from, on each master.")
     ] = None,
     perm: Annotated[
-        int | None, typer.Option(help="What clients may do: 2 write, 4 read, 6 both.")
+        int | None, typer.Option(help="The permissions of clients: 2 write, 4 read, 6 both.")
     ] = None,
     yes: Yes = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Change the queues or the permissions of a topic; what is not given stays.
+    """Change the queues or the permissions of a topic; values that are not given stay.
 
-    To have fewer queues: first fewer to write to; when the groups have consumed the others, fewer
-    to read from. What is left in those could not be read any more, so that is asked about.
+    To remove queues, first lower the number to write to. When the groups have consumed the other
+    queues, lower the number to read from. Messages left in those could not be read any more, so the
+    command asks before it removes them.
     """
     if write_queues is None and read_queues is None and perm is None:
         fail("nothing to change: give --write-queues, --read-queues or --perm")

@@ -1,4 +1,4 @@
-"""What every client shares: routes, connections, heartbeats and the brokers' requests to it.
+"""The core of every client: routes, connections, heartbeats and the brokers' requests to it.
 
 One ClientCore lives on one event loop and is used there only; a producer, an admin or a group of
 consumers sit on it. It copies the Java client's behaviour towards servers
@@ -7,7 +7,7 @@ nameserver that it sticks to and the next one on failure, the last good route wh
 differs where the Java client is slow to notice: a connection that comes back after a break, and a
 broker that is new in a route, are greeted with a heartbeat at once.
 
-What servers ask on these connections is answered by `server_requests.py`; every task begins in
+`server_requests.py` answers the servers' requests on these connections; every task begins in
 `runtime/supervision.py`.
 """
 
@@ -185,8 +185,8 @@ class ClientCore:
         self._error_listeners.append(listener)
 
     def tell(self, error: SaturnError) -> None:
-        """Something went wrong that no caller waits for: it is logged, with the trace of its cause,
-        and the application hears of it. What a listener raises is logged and goes no further.
+        """Report an error that no caller waits for: log it, with the trace of its cause, and tell
+        the application. An exception of a listener is logged and goes no further.
         """
         log.error("client %s: %s", self.client_id, error, exc_info=error.__cause__)
         for listener in self._error_listeners:
@@ -319,7 +319,7 @@ class ClientCore:
         timeout_s: float | None = None,
         ok: Collection[int] = OK,
     ) -> T:
-        """What `read` makes of the answer of the nameserver in use; when the network fails or
+        """The result of `read` for the answer of the nameserver in use. When the network fails or
         `read` finds the answer malformed, the next ones are asked in turn."""
         last: SaturnError | None = None
         for _ in range(len(self.nameservers)):
@@ -398,7 +398,7 @@ class ClientCore:
 
     @staticmethod
     def _leave(endpoint: Endpoint, since: float) -> None:
-        """Who was succeeded and has been silent ever since hangs: nothing may wait for it."""
+        """Leave a broker that was succeeded and has been silent since: it hangs."""
         if endpoint.waiting and endpoint.last_received <= since and not endpoint.closed:
             endpoint.abort("it hangs, and another broker is master now")
 

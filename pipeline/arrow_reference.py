@@ -51,9 +51,7 @@ class Packed(NamedTuple):
 
     row: int
     sys_flag: int
-    place: (
-        int  # what the builder was told of the frame: its byte in `data`, its number in `entries`
-    )
+    place: int  # where the builder finds the frame: its byte in `data`, or its number in `entries`
 
 
 class Builder:

@@ -23,7 +23,7 @@ from saturnmq.protocol import compression
 from saturnmq.protocol.message_queue import MessageQueue
 
 OPEN_BYTES_MAX = 64 << 20
-"""What a task holds back in part-filled chunks: with many queues they leave sooner."""
+"""The most that a task holds back in part-filled chunks: with many queues they leave sooner."""
 
 NOW = -1
 

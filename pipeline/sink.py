@@ -1,8 +1,8 @@
 """`df.write.format("saturnmq")` and `df.writeStream.format("saturnmq")`: rows become messages.
 
-This is the driver's side: options and columns are checked, epochs finished; what tasks do is in
-writing.py, loaded there alone, because Spark plans every write in a new process. What identifies a
-task's rows, whatever attempt it is:
+This is the driver's side: it checks options and columns, and finishes epochs. The work of tasks is
+in writing.py, which only tasks load, because Spark plans every write in a new process. Three values
+identify a task's rows in every attempt:
 
 | | sink | epoch | partition |
 |---|---|---|---|
@@ -11,7 +11,7 @@ task's rows, whatever attempt it is:
 
 At least once the three are in the messages' UNIQ_KEY, followed by the row's number, so that a
 repeated attempt of the same rows in the same order gives the same ids. Exactly once they are the
-marker that the broker knows a published group by.
+marker by which the broker recognizes a published batch.
 """
 
 from __future__ import annotations

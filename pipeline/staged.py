@@ -29,7 +29,7 @@ from saturnmq.runtime.errors import StageLost, TopicNotExist
 log = logging.getLogger(__name__)
 
 MEMORY_BYTES_MAX = 64 << 20
-"""Of what a task keeps; the rest of it goes to a file."""
+"""The most rows that a task keeps in memory; the rest goes to a file."""
 
 AGAIN_PAUSE_S = 0.2
 RESTAGE_S = 120.0

@@ -188,7 +188,7 @@ class RemoteOffsets(_Table):
                 self.dirty.add(queue)
                 self._core.tasks.once(partial(self._reach, address), name=f"connect {address}")
         # RocketMQ's brokers make the table of a group and topic at its first commit, and may lose
-        # what is committed at the same time.
+        # other offsets that are committed at the same time.
         for together in (first.values(), others):
             await asyncio.gather(*(self._confirmed(*each) for each in together))
 

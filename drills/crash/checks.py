@@ -29,10 +29,12 @@ CONFIG_PATH = "/store/config/topics.json"
 
 @dataclass(slots=True)
 class Expected:
-    """What the image must hold: the log up to `required` at least (`flushed` of it must survive
-    another power loss), beginning at one of `starts`, and if it was recovered before, up to `end`
-    exactly; a config file with one of the contents `configs` (None: it may be missing). While a
-    truncation to `cut_at` is under way the log may end before `uncut`, if a side file has the rest.
+    """The required content of an image.
+
+    Its log begins at one of `starts` and reaches `required` at least, of which `flushed` must
+    survive another power loss. If the image was recovered before, the log ends exactly at `end`.
+    Its config file has one of the contents `configs` (None: it may be missing). While a truncation
+    to `cut_at` is under way the log may end before `uncut`, if a side file has the rest.
     """
 
     required: int

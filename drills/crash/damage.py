@@ -1,10 +1,10 @@
 """I11, damage is loud: one flipped bit in a store that was stopped cleanly (docs/guarantees.md F6).
 
-Whatever bit it is, the store opens or says why not; every message but the one that was hit is
-still there and delivered; a hit that recovery read is told as a gap or as lost. In half of the
-images the queues are gone as well, so that recovery reads the whole log. A hit that it did not
-read is delivered as it is: the reader's checksum refuses it. Of a group that is the end of the log
-a hit that takes its end takes all.
+Whichever bit it is, the store opens or says why not. Every message but the one that was hit is
+still there and delivered. If recovery reads the hit message, it reports a gap or a loss. In half of
+the images the queues are gone as well, so that recovery reads the whole log. A hit message that it
+did not read is delivered damaged, and the reader's checksum refuses it. If the log ends with an
+atomic batch, a hit that destroys the end of the batch destroys all of it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BitRot:
         paths = [path for path in image.paths() if path.startswith(kind)]
         path = rng.choice(paths or [ROOT + "/checkpoint"])
         size = len(image.read_file(path))
-        if path.startswith(_LOG):  # what lies behind the end is not looked at
+        if path.startswith(_LOG):  # recovery does not look behind the end
             size = min(size, len(self._model.log) - int(path.removeprefix(_LOG)))
         return path, rng.randrange(max(size, 1))
 

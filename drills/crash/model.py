@@ -58,7 +58,7 @@ class Model:
         self.refused: list[tuple[int, int]] = []  # bytes of messages that were answered with a no
         self.wrong: list[str] = []
 
-    # what the store does
+    # steps of the store
 
     def intended(self, offset: int, data: bytes) -> None:
         """The store is about to write `data` at `offset` of the CommitLog."""
@@ -133,7 +133,7 @@ class Model:
         queue = self.queues.get((topic, queue_id))
         return 0 if queue is None else len(queue.ends)
 
-    # what follows
+    # conclusions
 
     def may_end_at(self, offset: int) -> bool:
         at = bisect_left(self.ends, offset)

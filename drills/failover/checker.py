@@ -1,13 +1,14 @@
-"""The verdict on a drill, from its history and from what lies in the stores afterwards. Pure.
+"""The verdict on a drill, from its history and from the stores at its end. Pure.
 
 Names are those of docs/guarantees.md 3: I1 no acknowledged loss, I2 no phantom, I3 rejected means
 never, I4 one message per (queue, offset), I5 order, I6 committed offsets, I9 no dirty read, I12
 liveness. All checks are linear in the history because a (queue, offset) names one value.
 
-What a mode may lose: where replication is asynchronous, a promotion without hand-over leaves
-behind what the old master alone had acknowledged. That is counted (`rpo`), not a violation, if it
-lies in the side file that the old master wrote when it truncated its log; then the values there may
-also have been seen at offsets that others have now. Everything else must be there.
+The losses that a mode allows: with asynchronous replication a promotion without hand-over leaves
+behind the messages that only the old master had acknowledged. They are counted (`rpo`) and are no
+violation, if they lie in the side file that the old master wrote when it truncated its log. Then
+consumers may also have seen those values at offsets that other messages have now. All other
+messages must be there.
 """
 
 from __future__ import annotations
@@ -326,7 +327,7 @@ class _HistoryCheck:
     ) -> list[str]:
         """Sent when a master of a higher epoch had acknowledged, and acknowledged by an old one."""
         of = {ack.value: epoch for ack, epoch in self._epochs_of(acks, epochs)}
-        for ack in acks:  # what was left behind is of an epoch that its node led there
+        for ack in acks:  # a message left behind is of an epoch that its node led there
             led = [e for e, start in epochs if owners.get(e) == ack.node and start <= ack.position]
             if led:
                 of.setdefault(ack.value, max(led))

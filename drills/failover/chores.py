@@ -2,7 +2,7 @@
 
 Each chore has a topic of its own, with a small load and one group; values are `topic-number`.
 
-| topic | what is done with it |
+| topic | its chore |
 |---|---|
 | `remade` | deleted and made again; its sender waits meanwhile; in the end it is read whole |
 | `reset` | its group is set to the end, and to the beginning |
@@ -11,7 +11,8 @@ Each chore has a topic of its own, with a small load and one group; values are `
 | `failing` | its listener refuses some messages once, others always: these end as dead letters |
 
 The loaded topic gets fewer queues, by the procedure: fewer to write to, drained, fewer to read
-from. Then it gets some again. Whatever a fault makes fail is tried again, as an operator would.
+from. Then it gets some again. A step that fails because of a fault is tried again, as an operator
+would.
 The history has kinds of its own (`chores_checker.py`).
 """
 

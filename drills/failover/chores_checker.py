@@ -26,9 +26,9 @@ DELAYS_S = (1.0, 5.0, 10.0)  # of the levels from 1 on
 RETRY_S = 10.0  # the delay of the first retry
 MOST_RETRIES = 1
 NEVER = 1_000_000
-# What is due is delivered within this time, once the faults have ended.
+# A due message is delivered within this time, once the faults have ended.
 HELD_S = LIVENESS_S
-# What a member had pulled before a deletion may still be on its way to the listener.
+# Messages that a member had pulled before a deletion may still be on their way to the listener.
 IN_FLIGHT_S = 2.0
 
 

@@ -72,7 +72,8 @@ async def deleted_segment(run: DrillRun) -> None:
 
 
 async def bit_rot_tail(run: DrillRun) -> None:
-    """Of the master or its slave. Who does not repair it must leave all bytes to an operator."""
+    """Bit rot at the end of the log of the master or its slave. A node that does not repair it must
+    leave all bytes to an operator."""
     group = run.group()
     victim = run.chance.choice((run.master(group), run.slave(group)))
     values = [e.value for e in run.history.events if e.kind == "ok" and e.broker == group]

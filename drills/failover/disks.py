@@ -1,4 +1,4 @@
-"""What happens to the disk of a broker that does not run, or does not know of it: the stores of
+"""Faults of a broker's disk while the broker does not run, or without its knowledge: the stores of
 `Processes` are directories that can be changed from outside.
 """
 
@@ -77,7 +77,7 @@ def flip_bit(chance: random.Random, values: Sequence[str], padding: int) -> Call
 
 
 def cut(position: int) -> Callable[[Path], None]:
-    """What lies behind this position of the log never reached the disk."""
+    """Cut the log at this position, as if the rest had never reached the disk."""
 
     def act(store: Path) -> None:
         for path in _segments(store):

@@ -1,5 +1,5 @@
-"""A drill and its `DrillRun`, whose methods do one thing to the cluster and record it.
-What a drill leaves broken is mended at its end (`DrillRun.mend`).
+"""A drill and its `DrillRun`, whose methods each do one thing to the cluster and record it.
+At the end of a drill `DrillRun.mend` repairs the cluster.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class DrillRun:
         await self._fault(f"{name}: {what}", [name], lambda name: act(self.backend.store(name)))
 
     async def strange(self, what: str, act: Callable[[str], object]) -> None:
-        """What hurts nobody if all is well."""
+        """Do something that a correct cluster withstands without harm."""
         self._mark("fault", what, "")
         await asyncio.to_thread(act, "")
         self.history.add("struck", what)

@@ -33,7 +33,7 @@ async def fail_over(run: DrillRun) -> None:
     group = run.group()
     old, new = run.master(group), run.slave(group)
     lags = run.backend.why_not("partition") is None and run.chance.random() < 0.5
-    if lags:  # what the slave does not have by now it can get when the old master is back only
+    if lags:  # the slave gets what it lacks now only when the old master is back
         await run.cut(old, new)
         await run.sleep(2.0)
     await run.kill(old)

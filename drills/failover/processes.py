@@ -1,6 +1,6 @@
 """The nodes of a drill as processes of this machine, started by the launcher.
 
-What a fault needs is set up only for the drills that have it: network namespaces for partitions
+The tools of a fault are set up only for the drills that have it: network namespaces for partitions
 (`network.py`), a moved clock (`clock.py`), a small file system for a full disk.
 """
 

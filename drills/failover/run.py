@@ -265,7 +265,7 @@ async def _calm_down(workload: Workload, groups: list[str], history: History) ->
             break
         await asyncio.sleep(0.05)
     await workload.stop_sending()
-    # What a promotion left behind never comes: nothing new for as long as that is the end, too.
+    # Messages that a promotion left behind never come: a time without any new message ends it, too.
     left, moved = workload.outstanding(), history.now()
     while left and history.now() < min(calm + LIVENESS_S + DRAIN_S, moved + LIVENESS_S):
         await asyncio.sleep(0.05)

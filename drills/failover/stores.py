@@ -1,8 +1,8 @@
-"""What lies in the stores when a drill's cluster has stopped: I7 and I8, and the values.
+"""The content of the stores after a drill's cluster has stopped: I7 and I8, and the values.
 
-The logs of a group's nodes are compared byte by byte, every frame is checked and what is derived is
-compared with what a rebuild would give (`store/inspect/verify.py`). Values are read from the log of
-the node that ended as the longest, and from the side files of truncations.
+The logs of a group's nodes are compared byte by byte, every frame is checked, and derived files are
+compared with the result of a rebuild (`store/inspect/verify.py`). Values are read from the longest
+log of the group, and from the side files of truncations.
 """
 
 from __future__ import annotations

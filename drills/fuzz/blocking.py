@@ -34,7 +34,7 @@ from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command, FrameDecoder
 from saturnmq.runtime.errors import SaturnError, TaskFailed
 
-# What else a producer asks is asked by its loop, and waited for as long as by any client.
+# The producer's loop sends all other requests, and waits for them as long as any client does.
 SENDS = frozenset(
     (RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_BATCHES, RequestCode.SEND_MESSAGE_V2)
 )

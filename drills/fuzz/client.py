@@ -177,7 +177,7 @@ class ClientTarget:
         self._recording = False
 
     async def _stage(self) -> None:
-        """What sinks ask for; the clients that do are not asynchronous (`blocking.py`)."""
+        """Send the requests of sinks; their clients are not asynchronous (`blocking.py`)."""
         link = await connect(self._node, *split_address(self._broker))
         rows = bytearray()
         encode_batch_item(rows, b"x", b"")
@@ -237,7 +237,7 @@ class ClientTarget:
             self._changing_masters,
         )
 
-    # what a client does; without `rng` all of it, and nothing may fail
+    # the work of a client; without `rng` all of it, and nothing may fail
 
     async def _sending(self, rng: random.Random | None) -> None:
         producer = Producer("writers", self.nameserver, **self._options())

@@ -1,8 +1,8 @@
 """The small files of a broker, and the offsets of a broadcasting consumer: spoiled, then read.
 
-A reader takes what is there or refuses it by a typed error. What it has taken it can write, and
-read again as the same. One input in so many starts a whole broker with the file: it refuses to,
-by name, or it serves, and its tables are saved.
+A reader accepts a file or refuses it by a typed error. If it accepts the content, it can write it
+and read the same again. For some inputs a whole broker starts with the file: it refuses to start
+and names the file, or it serves, and its tables are saved.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ def lived(seed: int) -> dict[str, bytes]:
 
 
 def _loaded(table: Saveable, document: dict[str, Any]) -> bytes:
-    """What it would write of the document, but for how often it has changed."""
+    """The text that the table would write after it loaded the document, without its version."""
     table.load(document)  # type: ignore[attr-defined]
     document = table.snapshot()
     document.pop("dataVersion", None)

@@ -78,7 +78,7 @@ def run(
 ) -> TargetReport:
     """A round of each seed while `go_on`, until there is a violation."""
     report = TargetReport(name)
-    logging.disable(logging.CRITICAL)  # what is spoiled is told, a thousand times a second
+    logging.disable(logging.CRITICAL)  # spoiled input is logged a thousand times a second
     try:
         _rounds(report, make, seeds, go_on)
     finally:

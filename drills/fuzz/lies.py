@@ -92,7 +92,7 @@ class Truth:
 
 @dataclass
 class Said:
-    """What a server answers: in one go, and whether it is spoiled."""
+    """The answer of a server, in one piece, and whether it is a lie."""
 
     data: bytes
     is_lie: bool = True
@@ -100,7 +100,7 @@ class Said:
 
 
 def answer(rng: random.Random, truth: Truth, server: str, request: Command, lies: float) -> Said:
-    """What `server` says to a request; so many of its answers are lies."""
+    """The answer of `server` to a request; the share `lies` of its answers are lies."""
     told = reply(request, truth.of(rng, server, request))
     if rng.random() >= lies:
         return Said(_encoded(told), is_lie=False)

@@ -88,7 +88,7 @@ class Peer(asyncio.BufferedProtocol):
         return frame.document if isinstance(frame, ha.Control) else None
 
     def forget(self) -> None:
-        """What has come in."""
+        """Forget the input so far."""
         self._inbox = ha.Inbox()
         self.heard.clear()
 

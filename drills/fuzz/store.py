@@ -1,7 +1,8 @@
 """The files of a store, spoiled: opened and recovered, read, written to, checked by `store check`.
 
-Half of the spoiled frames and checkpoints have a checksum that is right, so that the values behind
-it are believed. What a start takes it can read, append to and close; the next start takes it, too.
+Half of the spoiled frames and checkpoints have a correct checksum, so that their values are
+believed. If a start accepts a store, it can read it, append to it and close it, and the next start
+accepts it, too.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Attacker:
-    """One attack on one node. What it did is counted in `done`."""
+    """One attack on one node. `done` counts its actions."""
 
     def __init__(self, address: str, target: str, seconds: float) -> None:
         self.host, self.port = split_address(address)

@@ -1,12 +1,13 @@
 """Runs on a faulty disk (docs/guarantees.md R3).
 
-The store lies on an ext4 on a loop device on a file that a `FaultyDevice` stands behind: the
-kernel's page cache and journal are the real ones, the disk below them is ours. Under load the disk
-begins to fail at a seeded moment, then the power goes, and the disk is looked at.
+The store lies on an ext4 on a loop device, whose file is served by a `FaultyDevice`: the page cache
+and the journal of the kernel are real, the disk below them is ours. Under load the disk begins to
+fail at a seeded moment. Then the power goes, and the disk is looked at.
 
-What must hold whatever fails: sync flush loses nothing it acknowledged, async flush nothing older
-than its bound; a broker whose log could not be written refuses sends, acknowledges nothing any
-more, says so and stays readable; a flipped bit or a lost write is never delivered as a message.
+These rules must hold whatever fails. Sync flush loses nothing that it acknowledged, async flush
+nothing older than its bound. A broker whose log could not be written refuses sends, acknowledges
+nothing any more, says so and stays readable. A flipped bit or a lost write is never delivered as a
+message.
 """
 
 from __future__ import annotations
@@ -48,20 +49,20 @@ LIVENESS_S = 20.0
 _HEAD = struct.Struct(">i8xi4xq")  # size, queue id and queue offset of a frame
 _Place = tuple[int, int]  # queue id, queue offset
 ENDED = "had stopped taking writes"  # how a fenced broker ends, with exit status 1
-LOUD = re.compile("CommitLog.*(cut|damage|gap)")  # what a broker prints of damage it found
+LOUD = re.compile("CommitLog.*(cut|damage|gap)")  # a broker's report of damage that it found
 
 
 @dataclass
 class _Life:
-    """What happened until the power went."""
+    """The events until the power went."""
 
     acks: list[AckedMessage]
     refused: int
     bodies: Bodies
     cut_at: float
     wrong: list[str] = field(default_factory=list)
-    damaged: set[_Place] = field(default_factory=set)  # what the disk lost without a word
-    straddling: int = 0  # and so many frames more, at most, that reach over its borders
+    damaged: set[_Place] = field(default_factory=set)  # messages that the disk lost silently
+    straddling: int = 0  # the most frames beside them that reach over the borders of the damage
 
 
 def block_error(

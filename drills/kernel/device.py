@@ -1,9 +1,9 @@
 """A disk with a volatile cache that can be told to fail.
 
-What is written is in the cache, in blocks of 4 KiB, until a flush puts it on the medium, a file.
-A power cut leaves each block of the cache kept, dropped or torn at a sector of 512 bytes,
-independently: later writes may survive earlier ones, as on a drive that reorders. A failed write
-changes nothing and says so; a failed flush loses what was to be flushed.
+Writes stay in the cache, in blocks of 4 KiB, until a flush puts them on the medium, a file. At a
+power cut each block of the cache is, independently, kept, dropped or torn at a sector of 512 bytes:
+later writes may survive earlier ones, as on a drive that reorders. A failed write changes nothing
+and says so; a failed flush loses the blocks that it should have written.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG_FRAME = b"\xda\xa3\x20"  # the magics of both frame versions begin so
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens from the moment it is armed and meets a write or flush it is for."""
+    """A fault that begins at the first matching write or flush after it is armed."""
 
     error: int = 0  # errno of the answer; 0: none
     seconds: float = 0.0  # how long it lasts from the first hit on; 0: that one only
@@ -57,7 +57,7 @@ class FaultyDevice:
         self.hit = threading.Event()
         self.hit_at = math.inf  # monotonic seconds of the first fault
         self.cut_at = math.inf  # and of the power cut
-        self.lost = b""  # what a lost write held
+        self.lost = b""  # the bytes of a lost write
         self._chance = chance
         self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._cache: dict[int, bytes] = {}

@@ -102,7 +102,7 @@ class Load:
         begin = time.monotonic()
         while not self._stop.wait(TICK_S):
             due = int((time.monotonic() - begin) * self._rate) + 1 - self.sent
-            # What a stalled broker made late is sent over the next ticks, not at once.
+            # Messages that a stalled broker delayed are sent over the next ticks, not at once.
             for _ in range(min(due, max(1, self._rate // 50))):
                 self._send(self.sent)
                 self.sent += 1

@@ -45,7 +45,7 @@ class KernelRun:
     refused: int = 0
     seconds_of_load: float = 0.0
     losses: list[ImageLoss] = field(default_factory=list)  # one for each image
-    faults: dict[str, int] = field(default_factory=dict)  # what the block device did
+    faults: dict[str, int] = field(default_factory=dict)  # faults of the block device, by kind
     violations: list[str] = field(default_factory=list)
 
 

@@ -222,7 +222,7 @@ class PipelineWorkload:
         self.say(f"{self._now()}  {count:,} messages sent")
 
     def _archive(self) -> dict[account.Queue, list[tuple[int, bytes]]]:
-        """What the manifests list, in their order."""
+        """The rows of the files that the manifests list, in their order."""
         found: dict[account.Queue, list[tuple[int, bytes]]] = {}
         kept = Archive(str(self.directory / "archive"))
         for manifest in kept.existing():
@@ -233,7 +233,7 @@ class PipelineWorkload:
         return found
 
     def _topic(self, topic: str) -> dict[account.Queue, list[bytes]]:
-        """What an ordinary consumer gets, until there is no more."""
+        """The messages that an ordinary consumer gets, until there are no more."""
         found: dict[account.Queue, dict[int, bytes]] = {}
         wanted = sum(map(len, self.given.values()))
         deadline = time.monotonic() + READ_TIMEOUT_S
@@ -251,7 +251,7 @@ class PipelineWorkload:
 
 
 class _Lines:
-    """What a driver has said, read on a thread."""
+    """The output lines of a driver, read on a thread."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._said: set[str] = set()

@@ -1,12 +1,13 @@
 """The losses that a mode allows (docs/guarantees.md 2).
 
-What was promised with `copies` copies may be gone only if
-- that many machines lost what they had not synced before they can have synced it (never with
-  SYNC_FLUSH), or their disks lost what they had, the acknowledging one among them, and between two
-  of these losses the group's nodes did not all have all of its log again; or
+A message that was acknowledged with `copies` copies may be gone only if
+- that many machines, the acknowledging one among them, lost it before the group's nodes all had all
+  of its log again between two of these losses. A machine loses bytes that it cannot have synced yet
+  (never with SYNC_FLUSH), or its disk loses bytes that it had; or
 - replication is asynchronous, or an operator insisted, and another node was promoted; then its
-  bytes lie in a side file of the node that was cut, unless that one lost them as above.
-The same holds for what a consumer saw without an acknowledgement: it was below the watermark.
+  bytes lie in a side file of the node that was cut, unless that node lost them as above.
+The same holds for a message that a consumer saw without an acknowledgement: it was below the
+watermark.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from saturnmq.drills.sim.nodes import SimBroker, SimNameServer, Span
 from saturnmq.drills.sim.plan import SimPlan
 
 FLUSH_BOUND_S = 0.6  # a message is on the disk so long after its acknowledgement, at the latest
-WRITTEN_S = 3.0  # what a broker knows of its clocks is on its disk so long after, at the latest
+WRITTEN_S = 3.0  # a broker writes its notes about its clocks to disk within this time
 FENCE_S = 0.1  # an old master that hears of a new one takes no message for longer
 # One that was cut off hears of it when it dials a nameserver again: it may just have begun to wait.
 HEAR_S = FENCE_S + CONNECT_TIMEOUT_S + RETRY_S + AGAIN_S
@@ -31,7 +32,7 @@ HEAR_S = FENCE_S + CONNECT_TIMEOUT_S + RETRY_S + AGAIN_S
 
 @dataclass
 class Allowance:
-    """What happened to the machines, and what may be gone because of it."""
+    """The history of the machines, and the losses that it allows."""
 
     plan: SimPlan
     nodes: Sequence[SimBroker]

@@ -145,7 +145,7 @@ class SimCluster:
         return next(node.name for node in [*self.brokers, *self.strangers] if node.ip == ip)
 
     def _ballot(self, node: SimBroker) -> Ballot | None:
-        """What a node elects with, if there is an etcd."""
+        """The tools of a node for elections, if there is an etcd."""
         if self.etcd is None:
             return None
         door = self._doors[node.name] = SimEtcd(self.etcd, node.runtime)
@@ -303,9 +303,9 @@ class SimCluster:
             await asyncio.sleep(SAMPLE_S)
 
     def _look_at_groups(self) -> None:
-        """What consumers can see of the sinks, now and then, on every node. A node that knows that
-        it lacks a part of its log has what is left, also of a group of rows, and lets no consumer
-        pass over the rest."""
+        """Check now and then, on every node, the rows of sinks that consumers can see. A node that
+        knows that it lacks a part of its log may have a part of an atomic batch, and lets no
+        consumer pass over the missing part."""
         self._looks += 1
         if self.sinks.rows and not self._over and self._looks % LOOK_EVERY == 0:
             for node in self.brokers:
@@ -347,7 +347,7 @@ class SimCluster:
                     return
                 await asyncio.sleep(0.1)
             self.trace.note("calm.past", what)
-        # What is to come later; the verdict says whether it had to.
+        # Wait for messages that may come later; the verdict says whether they had to.
         deadline = self.loop.time() + LATER_S + misled_s
         while self.loop.time() < deadline and not (self._nothing_to_come() and self._caught_up()):
             await asyncio.sleep(0.1)
@@ -405,7 +405,7 @@ class SimCluster:
         )
 
     async def _play_encores(self) -> None:
-        """What scenes do on a cluster without faults, when nothing of them is to come."""
+        """Let scenes play their last part, without faults, when all their messages have come."""
         if not self.scenes or self._in_trouble():
             return
         for scene in self.scenes:
@@ -492,7 +492,7 @@ class SimCluster:
         nodes, master = self.nodes_of(group), self.master_of(group).serving
         if master is None or len({node.log_end for node in nodes}) > 1:
             return False
-        if self.plan.rare and not aftermath.are_equal(nodes):  # what is damaged is mended by then
+        if self.plan.rare and not aftermath.are_equal(nodes):  # damage is mended by then
             return False
         return master.context.copies_in_sync() == len(nodes)
 
@@ -565,7 +565,8 @@ class SimCluster:
                         )
 
     async def _check_refusals(self) -> None:
-        """Who was told more by an etcd than that knows now does not believe it, and says so."""
+        """Check that a node refuses an etcd that knows less now than it told the node before, and
+        reports that."""
         misled = [node for node in self.brokers if self._was_told_more(node)]
         deadline = self.loop.time() + REFUSED_S
         while misled and not self._in_trouble():

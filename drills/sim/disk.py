@@ -5,19 +5,19 @@ mappings show, a flush makes the pages it names durable. A name in a directory i
 for the running system and durably only by `sync_dir`.
 
 When the power goes (`power_off`), every page that is not durable is, independently of the others,
-kept, dropped, or torn at a 512-byte border; every directory change since the last `sync_dir` of
-its directory is, independently and in no order, kept or dropped, and so is the length of a file
-that was never synced. What survives is the disk's content when `power_on` hands it to the next
-incarnation; views that the dead one still holds point into the void. Between syncs the kernel may
-also write pages back by itself, so that a page on the platters can be older than its last state
-and newer than its last flush.
+kept, dropped, or torn at a 512-byte border. Every directory change since the last `sync_dir` of its
+directory is, independently and in no order, kept or dropped, and so is the length of a file that
+was never synced. The surviving content is the disk that `power_on` hands to the next incarnation;
+views that the dead one still holds point into the void. Between syncs the kernel may also write
+pages back by itself, so that a page on the platters can be older than its last state and newer than
+its last flush.
 
 Faults (docs/guarantees.md F4 to F7): `plan` makes an operation fail a number of times; a write that
 fails has written a part. `total_bytes` is the disk's size and may be changed. `flip` is bit rot.
 
-`step` is called before every primitive operation and inside writes, so that a test can cut the
-power at each boundary in turn, or take there, without disturbing the run, an image of what a power
-loss (`crash_image`) or the death of the process (`kill_image`) would leave.
+`step` is called before every primitive operation and inside writes. There a test can cut the power
+at each boundary in turn, or take an image of the disk after a power loss (`crash_image`) or after
+the death of the process (`kill_image`), without disturbing the run.
 
 Durable from the start, because the file systems we run on make them so in practice: directories
 themselves.

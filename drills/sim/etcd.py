@@ -1,12 +1,13 @@
 """The etcd of a simulated cluster: one linearizable store with leases and watches, and the door to
 it of each broker (`broker/etcd/door.py`).
 
-The store stands for all members of an etcd cluster; who reaches it reaches a majority. It is a node
-of the network with this name, so that links to it can be slow or cut, in one direction, too: then a
-write may be done of which nobody hears. While it is away it answers nobody, and no lease ends; when
-it is back each lease has its whole time again, as a new leader of etcd gives it. It can be restored
-from a backup: then keys, leases and revisions are what they were, and the id of the cluster is, or
-is a new one. Numbers of leases are never given twice. What it has compacted no watch is told.
+The store stands for all members of an etcd cluster: a node that reaches it reaches a majority. It
+is a node of the network with this name, so that links to it can be slow or cut, in one direction,
+too: then a write may be done without an answer. While it is away it does not answer, and no lease
+ends. When it is back each lease has its whole time again, as from a new leader of etcd. It can be
+restored from a backup: then keys, leases and revisions are those of the backup, and the id of the
+cluster is the old one or a new one. Numbers of leases are never given twice. A watch gets no
+compacted changes.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Ack(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """What a listener got; `value` None: a body that nobody sent, or a damaged one."""
+    """A message that a listener got; `value` None: a body that no sender sent, or a damaged one."""
 
     at: float
     place: Place
@@ -77,7 +77,7 @@ class SimHistory:
     first_seen: dict[str, dict[str, Delivery]] = field(default_factory=dict)
 
     ends: dict[tuple[str, int], int] = field(default_factory=dict)  # acknowledged, by queue
-    # What a group's listener wanted again and has not got, by group and value.
+    # Messages that a group's listener asked for again and has not got, by group and value.
     sent_back: dict[tuple[str, str], Delivery] = field(default_factory=dict)
     taken: set[tuple[str, str]] = field(default_factory=set)  # by a listener, and delivered again
 

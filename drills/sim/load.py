@@ -264,7 +264,8 @@ class Bookkeeper(ClientMachine):
         self.acked[group] = offset
 
     async def _look(self) -> None:
-        """What every node of a group has had for three of its saves is certain."""
+        """Count an offset as certain that every node of a group has had for the time of three
+        saves."""
         settled = 3 * self.cluster.plan.offsets_s
         while True:
             await self.runtime.sleep(0.25)
@@ -281,7 +282,7 @@ class Bookkeeper(ClientMachine):
                     self.certain[group] = max(self.certain[group], offset)
 
     def known(self, group: str) -> int | None:
-        """What all nodes of the group have; None while one is down."""
+        """The offset that all nodes of the group have; None while one is down."""
         least = None
         for node in self.cluster.nodes_of(group):
             broker = node.serving

@@ -5,9 +5,9 @@ when no callback is ready it moves the clock to the next timer. Futures, tasks, 
 `asyncio.timeout` therefore behave as they do in production, in one thread, and a minute of
 cluster time costs what its callbacks cost.
 
-What the seed may reorder is exactly what asyncio leaves open: `call_soon` stays first in, first
-out, as asyncio promises; timers due at the same instant have no promised order, and each timer
-fires up to `TIMER_SLACK_S` late.
+The seed may reorder exactly those callbacks whose order asyncio leaves open. `call_soon` stays
+first in, first out, as asyncio promises. Timers due at the same instant have no promised order, and
+each timer fires up to `TIMER_SLACK_S` late.
 
 Every callback belongs to a process: to the one in whose context (`PROCESS`) it was planned. A
 frozen process (`freeze`, as SIGSTOP does) runs none of them; they wait, in the order they came due,
@@ -145,7 +145,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self.frozen.setdefault(process, [])
 
     def thaw(self, process: object) -> None:
-        """What came due meanwhile runs now, in that order."""
+        """Run the callbacks that came due meanwhile, in that order."""
         for handle in self.frozen.pop(process, ()):
             if not handle.cancelled():
                 self._ready.append(handle)

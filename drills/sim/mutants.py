@@ -121,7 +121,7 @@ _LOSSY = {
     "weights": dict.fromkeys(FAULTS, 0) | _CUTS,
 }
 _SINKS = _LOSSY | {"groups": 1, "slaves": 1, "padding": 1000, "sink_epochs": 6}
-# What replaces the drawn values of a Plan while a mutant is active.
+# Values that replace the drawn ones of a Plan while a mutant is active.
 BIAS: dict[str, dict[str, Any]] = {
     "ack-before-replica": {
         "copies": 2,

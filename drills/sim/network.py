@@ -2,11 +2,10 @@
 
 A connection is two one-way streams. Bytes keep their order within a stream and arrive after the
 latency of its link, in chunks that have nothing to do with the writes (also one byte at a time),
-through `BufferedProtocol.get_buffer` and `buffer_updated` as asyncio would deliver them. What can
-go wrong is what can go wrong with TCP: a connection dies with any suffix of either stream
-undelivered; a partition holds bytes back (TCP would retransmit) and lets connects time out; a
-dead machine stays silent for a while before its peers learn of it. Bytes are never altered, lost
-from the middle, or reordered.
+through `BufferedProtocol.get_buffer` and `buffer_updated` as asyncio would deliver them. Its faults
+are those of TCP. A connection dies with any suffix of either stream undelivered. A partition holds
+bytes back (TCP would retransmit) and lets connects time out. A dead machine stays silent for a
+while before its peers learn of it. Bytes are never altered, lost from the middle, or reordered.
 """
 
 from __future__ import annotations
@@ -288,7 +287,7 @@ class SimNetwork:
         self._next_port = 40000
 
     def join(self, node: str, context: Context) -> None:
-        """What the network calls of this node runs in this context from now on."""
+        """Run the network's callbacks to this node in this context from now on."""
         self._contexts[node] = context
 
     def context(self, node: str) -> Context | None:

@@ -1,7 +1,8 @@
-"""The machines of a simulated cluster: what outlives a process there, and how it ends and begins.
+"""The machines of a simulated cluster: they outlive their processes, which they start and end.
 
-A broker's disk, wall clock and address outlive its processes, which are called incarnations. What
-happened to a machine is kept with its time: the verdict asks which copies of a message may be gone.
+A broker's disk, wall clock and address outlive its processes, which are called incarnations. A
+machine keeps the events of its life with their times: the verdict asks which copies of a message
+may be gone.
 """
 
 from __future__ import annotations
@@ -287,7 +288,7 @@ class SimBroker:
         self.past.steps.append(self.now)
         self.runtime.jump_wall_clock(by_ms)
 
-    # what can be seen of it
+    # its visible state
 
     @property
     def serving(self) -> Broker | None:

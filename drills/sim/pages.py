@@ -1,8 +1,8 @@
-"""What a power cut leaves: pages of 4 KiB, kept, dropped or torn at 512 B, and names.
+"""The remains of a power cut: pages of 4 KiB, kept, dropped or torn at 512 B, and names.
 
-An `Inode` has two images of equal length: `current`, what reads and mappings show, and `durable`,
-what the platters hold. Every page in which they differ when the power goes is, independently of the
-others, kept, dropped, or torn at a sector's border (docs/guarantees.md 8.2). The length of a new or
+An `Inode` has two images of equal length: reads and mappings show `current`, the platters hold
+`durable`. Every page in which they differ when the power goes is, independently of the others,
+kept, dropped, or torn at a sector's border (docs/guarantees.md 8.2). The length of a new or
 overwritten file is a change like that of a name: until the file was synced, a crash may leave it
 empty.
 
@@ -25,8 +25,8 @@ SECTOR = 512
 
 @dataclass(frozen=True, slots=True)
 class PowerCutOdds:
-    """What a power cut does to what was not synced: the chances that a page is kept, that it is
-    torn, and that a change of a name or of a size survives.
+    """The odds of unsynced changes at a power cut: that a page is kept, that it is torn, and that a
+    change of a name or of a size survives.
     """
 
     kept: float = 0.4

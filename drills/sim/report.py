@@ -17,7 +17,8 @@ _SUMS = (
     "lost",
     "steps",
 )
-# What a long run must have seen: a fault or a state never reached is a defect of the simulator.
+# Faults and states that a long run must reach: one that it never reaches is a defect of the
+# simulator.
 FAULTS = frozenset(
     {
         "EIO on flush",

@@ -102,7 +102,7 @@ class SimRuntime:
         return task
 
     async def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """What `coro` gives or raises when this process runs it."""
+        """Run `coro` in this process; return its result or raise its exception."""
         task = self.loop.create_task(coro, context=self._context.copy())
         self._tasks[task] = "run"
         task.add_done_callback(self._tasks.pop)
@@ -193,7 +193,7 @@ class SimRuntime:
         self.network.drop_node(self.name, reset_peers_after)
         for task in list(self._tasks):
             task.cancel()
-        self.loop.thaw(self)  # what was frozen has to unwind, too
+        self.loop.thaw(self)  # frozen tasks have to unwind, too
 
     def pause(self) -> None:
         """SIGSTOP: nothing of the process runs until `resume`; its peers see an open connection."""

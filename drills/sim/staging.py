@@ -1,10 +1,10 @@
-"""A sink in a simulated cluster: epochs of partitions, staged and published again and again until
-that is answered, sometimes twice at once, sometimes after it was answered.
+"""A sink in a simulated cluster: it stages and publishes partitions of epochs again and again until
+it gets an answer, sometimes twice at once, sometimes after the answer.
 
-Each broker group has its own sink. A partition is a set of rows, the same in every try, their order
-is not. Whatever happens to the nodes, two things hold for what their logs have at the end, and for
-what consumers could see of them at any time: of a partition all rows are there or none (G1), and
-none twice (G2). That an acknowledged partition is there at all (G3) is promised as for any message.
+Each broker group has its own sink. A partition is a set of rows: the same rows in every try, in any
+order. Whatever happens to the nodes, two rules hold for their logs at the end, and for the messages
+that consumers could see at any time: a partition has all of its rows or none (G1), and no row twice
+(G2). An acknowledged partition is as safe as any acknowledged message (G3).
 """
 
 from __future__ import annotations

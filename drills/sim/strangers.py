@@ -137,7 +137,7 @@ class Strangers:
         self._cut([master.name], others)
         self._cluster.brokers.append(node)
         self._faults.note("new slave", node.name)
-        if self._rng.random() < 0.5:  # what is written down takes its time
+        if self._rng.random() < 0.5:  # its writes take time
             master.past.idle.append(span)
             master.runtime.blocking_latency_s = (0.005, self._rng.choice((0.05, 0.3)))
         node.age()

@@ -120,7 +120,7 @@ class Verdict:
                 found.append(f"{other} of {group} at {until:.3f}, after {by} at {at:.3f}")
         self._add("I16 acknowledged by another, and nobody was promoted", found)
 
-    # what was delivered
+    # deliveries
 
     def _delivered(self, group: str) -> None:
         history = self._e.history

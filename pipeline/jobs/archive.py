@@ -49,7 +49,7 @@ NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
 HOUR = "hour"
 _ROW_GROUP_BYTES = 32 << 20  # of frames
-# what repeats within a file; all else is written as it is, without first looking whether it repeats
+# Columns whose values repeat within a file. The others are written without looking for repeats.
 _REPEATING = ["topic", "brokerName", "queueId", "tags", "bornHost", "storeHost"]
 _REPEATING += ["flag", "sysFlag", "reconsumeTimes", f"{PROPERTIES}.key_value.key"]
 _MEASURED = ["queueOffset", "storeTimestamp", "bornTimestamp"]  # have statistics to skip by

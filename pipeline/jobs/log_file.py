@@ -1,7 +1,7 @@
 """One CommitLog file as the work of one task: a frame never spans files, so each can be read alone.
 
-The driver lists them (`LogFiles`), a task goes through one (`read`). What only the whole tells is
-put together afterwards (`end_of_log`): where the log ends, and what is no part of it any more.
+The driver lists the files (`LogFiles`), a task reads one (`read`). Facts that need all files are
+put together afterwards (`end_of_log`): where the log ends, and which bytes belong to it no more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LogFile:
     root: str
     start: int
     segment_bytes: int
-    cut_from: int | None  # what is no frame from here on ends the log (store/log/log_files.py)
+    cut_from: int | None  # from here on, bytes that are no frame end the log (log_files.py)
 
     @property
     def path(self) -> str:

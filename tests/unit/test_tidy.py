@@ -102,10 +102,10 @@ BARE_OPENINGS = {
     "store": 0,
     "nameserver": 0,
     "broker": 5,
-    "client": 5,
-    "pipeline": 6,
-    "cli": 3,
-    "drills": 47,
+    "client": 0,
+    "pipeline": 0,
+    "cli": 0,
+    "drills": 0,
     "documents": 29,
 }
 

@@ -1,9 +1,9 @@
 """Delayed messages (I14): none is early, none is lost, none is held, none is replayed.
 
-Time is the virtual time of the world, which no wall clock of a node has to agree with. What is due
-is delivered within `HELD_S` of its time; after faults a broker may have to count the whole delay
-anew, from the moment at which the cluster was whole again. A message comes a second time only where
-a node died or lost its role before all others knew of the first.
+Time is the virtual time of the world; the wall clocks of nodes need not agree with it. A due
+message is delivered within `HELD_S` of its time. After faults a broker may have to count the whole
+delay anew, from the moment at which the cluster was whole again. A message comes a second time only
+if a node died or lost its role before all others knew of the first delivery.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Delaying(Scene):
         return super().waits_for()
 
     def _waiting(self) -> list[str]:
-        """What the schedule topic has of this topic."""
+        """The values of this topic that wait in the schedule topic."""
         waiting = self.stored(SCHEDULE_TOPIC).values()
         return [value for value in waiting if value in self.history.invoked]
 

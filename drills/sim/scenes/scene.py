@@ -92,7 +92,7 @@ class Scene:
         self.history.reader(self.group)
         self.lanes: list[asyncio.Task[None]] = []
 
-    # what a scene says of itself
+    # defined by each scene
 
     async def start(self) -> None:
         """Begin; what goes on from here on is in `lanes`."""
@@ -135,7 +135,7 @@ class Scene:
         """The part of its history that the common verdict is about."""
         return self.history
 
-    # what they share
+    # shared by all scenes
 
     @property
     def now(self) -> float:
@@ -225,7 +225,7 @@ class Scene:
             await asyncio.sleep(self.rng.uniform(0.0, 2 * self.plan.safety_s / messages))
 
     async def order(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """What the operator wants done, again and again until it is."""
+        """Do an operator's work, again and again until it succeeds."""
         while True:
             try:
                 await self.cluster.operator.runtime.run(work())

@@ -1,10 +1,10 @@
 """A topic loses queues by RocketMQ's procedure (write fewer, drain, read fewer) and gets them
 again, under senders with sharding keys and without, and under its group.
 
-No send fails because its queue is gone. What was in a queue before the operator was told that it
-is drained, the group had by then. A key's messages lie in the order of their sends, also those
-that were under way. Queues that were taken away stay away until they are added again, whatever
-restarts; then they go on where they ended, and the group reads what came too late to be drained.
+No send fails because its queue is gone. When the operator learns that a queue is drained, the group
+has got all of its messages. The messages of a key lie in the order of their sends, also those that
+were under way. Removed queues stay away until they are added again, whatever restarts. Then they go
+on where they ended, and the group reads the messages that came too late to be drained.
 """
 
 from __future__ import annotations
