@@ -1,4 +1,4 @@
-"""What docs/many-topics.md says was measured by a script that checks what it does."""
+"""The script that measured docs/measurements/many-topics.md checks its own work."""
 
 from __future__ import annotations
 
