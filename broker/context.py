@@ -58,7 +58,6 @@ class Context:
     aside: Aside
     cold_reads: Aside
     master_confirmed: int | None = None  # on a slave: its master's confirmed position, if reported
-    appended: Callable[[], None] = lambda: None  # tells the turn that the log grew
     enough_replicas: Callable[[], bool] = lambda: True
     copies_in_sync: Callable[[], int] = lambda: 1
     # For elections (broker/replication/elector.py): the nodes that must have a message, beside

@@ -87,9 +87,12 @@ class Steps:
         finally:
             work.close()
 
-    def rest(self, resting: bool) -> None:
-        """While `resting` no step is done, because the data of the work is being changed."""
-        self._resting = resting
+    def pause(self) -> None:
+        """No step is done until `resume`, because the data of the work is being changed."""
+        self._resting = True
+
+    def resume(self) -> None:
+        self._resting = False
         if self._waiting and not self._taken:
             self._begin()
 

@@ -38,7 +38,7 @@ class FlushService:
         self._runtime = runtime
         self._sync = sync
         self._interval = interval_s
-        self._on_flushed = on_flushed
+        self.on_flushed = [on_flushed]
         self._on_failed = on_failed
         self._guard = guard  # lets a flush end even if its caller is cancelled
         self._wanted = asyncio.Event()
@@ -97,7 +97,7 @@ class FlushService:
         if ticket is None:  # nothing to write, or a flush is under way, which writes it too
             return
         if await self._run(ticket):
-            self._on_flushed()
+            self._tell_flushed()
 
     async def _run(self, ticket: FlushTicket) -> bool:
         """Flush in a thread; False: it failed, and the store takes no more writes."""
@@ -110,6 +110,10 @@ class FlushService:
         if error is not None:
             self._on_failed()
         return error is None
+
+    def _tell_flushed(self) -> None:
+        for tell in self.on_flushed:
+            tell()
 
     async def flush_once(self) -> None:
         """Flush everything appended so far; with SYNC_FLUSH, also the appends that come
@@ -126,6 +130,6 @@ class FlushService:
                 return
             later = marks.appended > marks.flushed  # it was not part of this flush
             self._dirty_since = begun if later else None
-            self._on_flushed()
+            self._tell_flushed()
             if self._sync:
                 target = marks.appended

@@ -32,10 +32,12 @@ class StoreGate:
         """Do this work when the gate is open."""
         return self._keep(self._among_others(work))
 
-    def exclusive(self, cut: Callable[[], Any], rest: Callable[[bool], None]) -> Awaitable[None]:
-        """Run a blocking call while nothing else works on the store. `rest(True)` is called just
-        before it, `rest(False)` just after."""
-        return self._keep(self._alone(cut, rest))
+    def exclusive(
+        self, work: Callable[[], Any], *, pause: Callable[[], None], resume: Callable[[], None]
+    ) -> Awaitable[None]:
+        """Run a blocking call while nothing else works on the store. `pause` is called just before
+        it, `resume` just after it."""
+        return self._keep(self._alone(work, pause, resume))
 
     async def ended(self) -> None:
         """Wait until all work that has begun is over."""
@@ -52,16 +54,18 @@ class StoreGate:
             if not self._working:
                 self._idle.set()
 
-    async def _alone(self, cut: Callable[[], Any], rest: Callable[[bool], None]) -> None:
+    async def _alone(
+        self, work: Callable[[], Any], pause: Callable[[], None], resume: Callable[[], None]
+    ) -> None:
         while not self._open.is_set():
             await self._open.wait()
         self._open.clear()
         try:
             await self._idle.wait()
-            rest(True)
-            await self._runtime.run_blocking(cut)
+            pause()
+            await self._runtime.run_blocking(work)
         finally:
-            rest(False)
+            resume()
             self._open.set()
 
     def _keep(self, work: Awaitable[None]) -> Awaitable[None]:

@@ -34,10 +34,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from saturnmq.broker.commit.copies import CopyWriter
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.delivered import first_undelivered
 from saturnmq.broker.delay.waits import Entry, Waits
-from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.tables.progress import Mark, ProgressTable, marks_by_number
 from saturnmq.broker.tables.table_persistence import Document, Row
 from saturnmq.protocol import checked
@@ -61,10 +61,10 @@ STEP_MS = 1000  # of a wall clock, after which the file is written anew
 class DelayService(ProgressTable[int]):
     """`progress`: the next queue offset of each level, as far as the copies are flushed."""
 
-    def __init__(self, context: Context, sends: SendService) -> None:
+    def __init__(self, context: Context, copies: CopyWriter) -> None:
         super().__init__(context.runtime.now_ms)
         self._c = context
-        self._sends = sends
+        self._copies = copies
         self._next: dict[int, int] = {}  # the same for all copies, flushed or not
         self._delivered: deque[tuple[int, int, int]] = deque()  # end of its copy, level, next
         self._start_ms, self._start = context.runtime.now_ms(), context.runtime.monotonic()
@@ -249,7 +249,13 @@ class DelayService(ProgressTable[int]):
         waits = self._waits_of(level)
         waits.came(high, now)  # reput reports no messages that a truncation dispatched
         result = c.store.get_message(
-            SCHEDULE_TOPIC, queue, offset, BATCH, 1 << 20, None, c.visible, True
+            SCHEDULE_TOPIC,
+            queue,
+            offset,
+            BATCH,
+            1 << 20,
+            visible=c.visible,
+            override_limits=True,
         )
         if result.status.name != "FOUND":
             if result.next_begin_offset > offset:
@@ -296,7 +302,7 @@ class DelayService(ProgressTable[int]):
         queue_id = int(properties.get(names.REAL_QID, "0"))
         # A topic that was not deleted is missing if the master died before its table was copied.
         self._c.topics.ensure(topic, queue_id + 1, is_owed=True)
-        put = self._sends.store_message(
+        put = self._copies.store(
             topic,
             queue_id,
             message.raw_body,

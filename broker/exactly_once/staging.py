@@ -29,14 +29,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from saturnmq.broker.commit.acknowledgement import Acknowledgement
+from saturnmq.broker.commit.admission import Admission
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.exactly_once.sinks import PublishedPartition, Sink, SinkTable
 from saturnmq.broker.exactly_once.stages import StagedPartition, StageKey, Stages
-from saturnmq.broker.handlers.send import TRANSACTION_MASK, SendService
 from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.frame import TRANSACTION_MASK
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import RETRY_PREFIX
 from saturnmq.runtime.errors import InvalidParameter, MessageIllegal, StageLost
@@ -67,7 +69,8 @@ class StagingService:
     def __init__(
         self,
         context: Context,
-        sends: SendService,
+        admission: Admission,
+        acknowledgement: Acknowledgement,
         sinks: SinkTable,
         stages: Stages,
         guard: Callable[[Awaitable[None]], Awaitable[None]],
@@ -75,7 +78,8 @@ class StagingService:
     ) -> None:
         self._c = context
         self._dispatch = dispatch  # a bounded step of reput
-        self._sends = sends
+        self._admission = admission
+        self._acknowledgement = acknowledgement
         self._sinks = sinks
         self._stages = stages
         self._guard = guard  # a batch that was begun is finished, even if its caller is cancelled
@@ -88,7 +92,7 @@ class StagingService:
     # requests
 
     def on_stage(self, endpoint: Endpoint, request: Command, header: headers.StageHeader) -> None:
-        self._sends.check_ready()
+        self._admission.check_ready()
         key, seq = _key(header), header.seq
         if self._known(key) is not None:
             self._drop(self._stages.get(key))
@@ -112,8 +116,8 @@ class StagingService:
         c = self._c
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"a sink cannot write to {header.topic}; name another topic")
-        topic, queue_id = self._sends.checked_queue(header.topic, header.queue_id)
-        born_host = self._sends.host(endpoint.peer_address)
+        topic, queue_id = self._admission.checked_queue(header.topic, header.queue_id)
+        born_host = self._admission.born_host(endpoint.peer_address)
         sys_flag = header.sys_flag & ~TRANSACTION_MASK
         born_timestamp = header.born_timestamp or c.runtime.now_ms()
         count, size = c.store.measure_part(
@@ -139,7 +143,7 @@ class StagingService:
     def on_finish(
         self, endpoint: Endpoint, request: Command, header: headers.FinishEpochHeader
     ) -> None:
-        self._sends.check_ready()
+        self._admission.check_ready()
         name = header.sink
         sink = self._sinks.get(name) or Sink(0, 0)  # nothing is known of it
         epoch = sink.ends_with(header.epoch)
@@ -170,7 +174,7 @@ class StagingService:
     def on_state(
         self, endpoint: Endpoint, request: Command, header: headers.SinkStateHeader
     ) -> None:
-        self._sends.check_ready()
+        self._admission.check_ready()
         name = header.sink
         brokers = [broker for broker in header.brokers.split(";") if broker]
         sink = self._sinks.get(name)
@@ -179,7 +183,7 @@ class StagingService:
             end = self._mark({"kind": "brokers", "sink": name, "brokers": brokers})
             sink = self._sinks.get(name)
         body = fastjson.dumps({} if sink is None else sink.to_json())
-        self._sends.answer_at(endpoint, request.reply(0, body=body), end)
+        self._acknowledgement.answer_at(endpoint, request.reply(0, body=body), end)
 
     def _later(self, endpoint: Endpoint, request: Command, work: Awaitable[None]) -> None:
         """Do the work, which answers the request itself; if it fails, answer with its error."""
@@ -200,7 +204,7 @@ class StagingService:
     async def _publish_next(
         self, endpoint: Endpoint, request: Command, key: StageKey, told: tuple[int, int, int]
     ) -> None:
-        self._sends.check_ready()
+        self._admission.check_ready()
         known = self._known(key)
         stage = self._stages.get(key)
         if known is not None:
@@ -267,7 +271,7 @@ class StagingService:
             before = marks.dispatched
             self._dispatch()
             await self._c.runtime.sleep(0)
-        self._sends.answer_at(endpoint, request.reply(0), end)
+        self._acknowledgement.answer_at(endpoint, request.reply(0), end)
 
     def _mark(self, fact: dict[str, object]) -> int:
         """Write a fact into the log; return where it ends there."""
@@ -303,7 +307,7 @@ class StagingService:
             "rows": str(published.rows),
             "offset": str(published.start),
         }
-        self._sends.answer_at(endpoint, request.reply(0, ext=ext), published.end)
+        self._acknowledgement.answer_at(endpoint, request.reply(0, ext=ext), published.end)
 
     @staticmethod
     def _lost(key: StageKey, why: str) -> StageLost:

@@ -14,8 +14,9 @@ the retry topic.
 
 from __future__ import annotations
 
+from saturnmq.broker.commit.acknowledgement import Acknowledgement
+from saturnmq.broker.commit.copies import CopyWriter
 from saturnmq.broker.context import Context, answer, check_permission
-from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.tables.topics import WRITE
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
@@ -29,9 +30,12 @@ FIRST_RETRY_LEVEL = 3  # 10 s
 
 
 class RetryService:
-    def __init__(self, context: Context, sends: SendService) -> None:
+    def __init__(
+        self, context: Context, copies: CopyWriter, acknowledgement: Acknowledgement
+    ) -> None:
         self._c = context
-        self._sends = sends
+        self._copies = copies
+        self._acknowledgement = acknowledgement
 
     def on_send_back(
         self, endpoint: Endpoint, request: Command, header: headers.SendBackHeader
@@ -74,7 +78,7 @@ class RetryService:
             topic = c.topics.ensure(retry_topic(group_name), group.retry_queues)
             queue_id = c.runtime.random.randrange(group.retry_queues)
             properties[names.DELAY] = str(level or FIRST_RETRY_LEVEL + message.reconsume_times)
-        put = self._sends.store_message(
+        put = self._copies.store(
             topic.name,
             queue_id,
             message.raw_body,
@@ -86,4 +90,4 @@ class RetryService:
             reconsume_times=message.reconsume_times + 1,
         )
         if not request.is_oneway:
-            self._sends.finish(endpoint, request.reply(0), put)
+            self._acknowledgement.answer_at(endpoint, request.reply(0), put.end_offset)

@@ -1,59 +1,63 @@
 """Sends: SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320, and SEND_BATCHES 390040.
 
-Checks come in RocketMQ's order (docs/internals/protocol.md 2.1): order topic on an unwriteable
-broker 16, bad name 29, a topic only the broker writes 16, unknown and not creatable 17, queue id
-out of range 29. The topic's own write bit is not looked at: clients do that, through the route.
-
 A single send gets the properties that a Java broker adds: MSG_REGION, TRACE_ON, CLUSTER, and
 UNIQ_KEY if missing. A batch is stored unchanged. DELAY above 0 moves a message to
 SCHEDULE_TOPIC_XXXX.
 
-The reply leaves at once if its ack mode is met already, else it waits in the ledger.
+`broker/commit/admission.py` takes a message or refuses it, `broker/commit/acknowledgement.py` lets
+the reply go.
 """
 
 from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from saturnmq.broker.context import Context, check_permission
+from saturnmq.broker.commit.acknowledgement import Acknowledgement
+from saturnmq.broker.commit.admission import Admission
+from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
-from saturnmq.broker.tables.topics import WRITE, Topic
+from saturnmq.broker.tables.topics import Topic
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batches import HOST, PartAnswer, decode_parts, encode_answers
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.ids import UniqueIds, encode_address
+from saturnmq.protocol.frame import TRANSACTION_MASK
+from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.kernels import batch_ids
-from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import (
-    NOT_SENDABLE,
     RETRY_PREFIX,
-    check_topic,
     dlq_topic,
 )
 from saturnmq.runtime.errors import (
     GroupNotExist,
-    InSyncReplicasNotEnough,
-    InvalidParameter,
     MessageIllegal,
     NoPermission,
     SaturnError,
-    SystemBusy,
-    TopicNotExist,
 )
 from saturnmq.store.message_store import AppendResult, PendingMessage
 
-TRANSACTION_MASK = 0xC
-
 
 class SendService:
-    def __init__(self, context: Context, unique_ids: UniqueIds) -> None:
+    def __init__(
+        self,
+        context: Context,
+        unique_ids: UniqueIds,
+        admission: Admission,
+        acknowledgement: Acknowledgement,
+        *,
+        on_append: Callable[[], None],
+    ) -> None:
         self._c = context
         self._unique_ids = unique_ids
+        self._check_ready = admission.check_ready
+        self._checked_queue = admission.checked_queue
+        self._born_host = admission.born_host
+        self._answer_at = acknowledgement.answer_at
+        self._on_append = on_append
         self._levels = len(context.store.config.delays_ms)
         config = context.config
         self._added = (
@@ -61,33 +65,11 @@ class SendService:
             f"CLUSTER\x01{config.cluster_name}\x02"
         )
         self._reply_ext = {"MSG_REGION": config.region, "TRACE_ON": "true"}
-        self._hosts: dict[str, bytes] = {}
         self._id_prefix = context.store_host.hex().upper()
 
-    # requests
-
-    def check_ready(self) -> None:
-        """Check that this node takes messages now; a SaturnError says why it does not."""
-        c = self._c
-        refusal = c.role.refuses(c.runtime.monotonic())
-        if refusal:
-            raise SystemBusy(f"[REJECTREQUEST]{refusal}; send to the master")
-        if refusal := c.unelected():
-            raise SystemBusy(f"[REJECTREQUEST]{refusal}; send to the master")
-        if c.role.required > 1 and c.copies_in_sync() < c.config.min_in_sync_replicas:
-            raise InSyncReplicasNotEnough(
-                f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{c.copies_in_sync()} copies are in sync, "
-                f"minInSyncReplicas is {c.config.min_in_sync_replicas}: nothing was stored"
-            )
-        if c.ledger.full:
-            raise SystemBusy(
-                f"[OVERLOAD]system busy, start flow control for a while: {len(c.ledger)} sends "
-                f"wait for their ack, the limit (maxPendingAcks) is {c.ledger.limit}"
-            )
-
     def on_send(self, endpoint: Endpoint, request: Command, header: headers.SendHeader) -> None:
-        self.check_ready()
-        topic, queue_id = self.checked_queue(
+        self._check_ready()
+        topic, queue_id = self._checked_queue(
             header.topic, header.queue_id, header.default_topic, header.default_queues
         )
         if not request.body:
@@ -96,47 +78,6 @@ class SendService:
             self._send_batch(endpoint, request, header, topic, queue_id)
         else:
             self._send_single(endpoint, request, header, topic, queue_id)
-
-    def checked_queue(
-        self, name: str, queue_id: int, default_topic: str = "", default_queues: int = 4
-    ) -> tuple[Topic, int]:
-        """The addressed queue (a negative id: any), with its topic, which is created if allowed; a
-        SaturnError says why there is none."""
-        c = self._c
-        topic = c.topics.get(name)
-        if topic is None:
-            check_topic(name)
-        if topic is not None and topic.order:
-            check_permission(c, WRITE, "sending")
-        if name in NOT_SENDABLE:
-            raise NoPermission(f"topic {name} is written by the broker only")
-        if topic is None:
-            topic = self._create(name, default_topic, default_queues)
-        if queue_id < 0:
-            queue_id = c.runtime.random.randrange(max(topic.write_queues, 1))
-        if queue_id >= topic.queues:
-            raise InvalidParameter(
-                f"queue id {queue_id} of topic {name} is out of range; it has {topic.queues} "
-                "queues, ask the nameserver for its route"
-            )
-        return topic, queue_id
-
-    def _create(self, name: str, default_topic: str, default_queues: int) -> Topic:
-        c = self._c
-        if name.startswith(RETRY_PREFIX):
-            group = c.groups.get_or_create(name.removeprefix(RETRY_PREFIX))
-            if group is None:
-                raise GroupNotExist(f"group {name.removeprefix(RETRY_PREFIX)} does not exist")
-            return c.topics.ensure(name, max(group.retry_queues, 1))
-        created = None
-        if c.config.auto_create_topics:
-            created = c.topics.auto_create(name, default_topic, default_queues)
-        if created is None:
-            raise TopicNotExist(
-                f"topic[{name}] not exist, apply first please! (create it with `saturnmq topic "
-                f"create {name}`)"
-            )
-        return created
 
     def _send_single(
         self,
@@ -177,13 +118,13 @@ class SendService:
             flag=header.user_flag,
             sys_flag=header.sys_flag & ~TRANSACTION_MASK,
             born_timestamp=header.born_timestamp or self._c.runtime.now_ms(),
-            born_host=self.host(endpoint.peer_address),
+            born_host=self._born_host(endpoint.peer_address),
             store_host=self._c.store_host,
             reconsume_times=reconsume,
         )
         put = self._c.store.put(message)
         if request.is_oneway:
-            self._c.appended()
+            self._on_append()
             return
         reply = request.reply(
             0,
@@ -195,7 +136,7 @@ class SendService:
                 "transactionId": unique,
             },
         )
-        self.finish(endpoint, reply, put, wait=wait)
+        self._answer_at(endpoint, reply, put.end_offset, wait=wait)
 
     def _retry_or_dlq(self, queue_id: int, header: headers.SendHeader) -> tuple[str, int]:
         """The topic and queue of a send to %RETRY%: after too many attempts the dead-letter
@@ -228,12 +169,12 @@ class SendService:
             request.body,
             sys_flag=header.sys_flag & ~TRANSACTION_MASK,
             born_timestamp=header.born_timestamp or c.runtime.now_ms(),
-            born_host=self.host(endpoint.peer_address),
+            born_host=self._born_host(endpoint.peer_address),
             store_host=c.store_host,
             reconsume_times=header.reconsume_times,
         )
         if request.is_oneway:
-            c.appended()
+            self._on_append()
             return
         unique = _find(batch_properties, "UNIQ_KEY\x01")
         reply_ext = {
@@ -247,10 +188,10 @@ class SendService:
         sizes = b""
         if header.sizes:
             sizes = _big_endian(put.sizes)
-        self.finish(
+        self._answer_at(
             endpoint,
             request.reply(0, ext=reply_ext, body=sizes),
-            put,
+            put.end_offset,
             wait=_waits(batch_properties),
         )
 
@@ -259,7 +200,7 @@ class SendService:
     ) -> None:
         """Store or refuse each batch by itself. The answer to all waits until the last stored batch
         is as safe as the ack mode demands."""
-        self.check_ready()
+        self._check_ready()
         c = self._c
         limit = c.config.max_message_bytes
         if len(request.body) > limit:
@@ -267,12 +208,12 @@ class SendService:
                 f"the batches of a request are {len(request.body)} bytes long, the limit is "
                 f"{limit}: send fewer in one"
             )
-        born_host, store_host = self.host(endpoint.peer_address), c.store_host
+        born_host, store_host = self._born_host(endpoint.peer_address), c.store_host
         default_topic, default_queues = header.default_topic, header.default_queues
         answers, end = [], 0
         for name, wanted, sys_flag, born_ms, body in decode_parts(request.body):
             try:
-                topic, queue_id = self.checked_queue(name, wanted, default_topic, default_queues)
+                topic, queue_id = self._checked_queue(name, wanted, default_topic, default_queues)
                 _check_batch(topic)
                 put = c.store.put_batch(
                     name,
@@ -290,7 +231,7 @@ class SendService:
             sizes = _big_endian(put.sizes)
             answers.append(PartAnswer(0, queue_id, put.queue_offset, put.physical_offset, sizes))
         ext = {**self._reply_ext, HOST: self._id_prefix}
-        self.answer_at(endpoint, request.reply(0, ext=ext, body=encode_answers(answers)), end)
+        self._answer_at(endpoint, request.reply(0, ext=ext, body=encode_answers(answers)), end)
 
     def _batch_message_ids(self, put: AppendResult, *, in_full: bool) -> str:
         """All ids, comma-joined, as in Java. Our own client asks for the first id and the sizes
@@ -300,98 +241,12 @@ class SendService:
             return self._message_id(put.physical_offset)
         return batch_ids(self._c.store_host[:-4], self._port, put.physical_offset, put.sizes)
 
-    # messages that the broker itself stores
-
-    def store_message(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes | memoryview,
-        properties: dict[str, str],
-        *,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        reconsume_times: int,
-        rescheduled: bool = False,
-    ) -> AppendResult:
-        """Store a retry copy, a dead letter or a delayed message whose time has come."""
-        encoded = encode_properties(properties)
-        if names.DELAY in properties and not rescheduled:
-            topic, queue_id, encoded = schedule(topic, queue_id, encoded, self._levels)
-        put = self._c.store.put(
-            PendingMessage(
-                topic=topic,
-                queue_id=queue_id,
-                body=body,
-                properties=encoded,
-                flag=flag,
-                sys_flag=sys_flag & ~TRANSACTION_MASK,
-                born_timestamp=born_timestamp,
-                born_host=born_host,
-                store_host=self._c.store_host,
-                reconsume_times=reconsume_times,
-            ),
-            is_copy=True,
-        )
-        self._c.appended()
-        return put
-
-    def finish(
-        self, endpoint: Endpoint, reply: Command, put: AppendResult, *, wait: bool = True
-    ) -> None:
-        """Answer now, or when the ack mode is met."""
-        self.answer_at(endpoint, reply, put.end_offset, wait=wait)
-
-    def answer_at(self, endpoint: Endpoint, reply: Command, end: int, *, wait: bool = True) -> None:
-        """Answer when the log up to `end` is as safe as the ack mode demands."""
-        c = self._c
-        c.appended()
-        waits = wait and (c.config.sync_flush or c.waits_for_copies)
-        if c.store.watermarks.confirmed >= end or (not waits and c.flush_keeps_up()):
-            if not endpoint.closed:
-                endpoint.send(reply)
-            return
-        if waits and not c.enough_replicas():
-            reply.code = ResponseCode.SLAVE_NOT_AVAILABLE
-            reply.remark = (
-                f"stored, but fewer than {c.role.required} copies are in sync (inSyncReplicas)"
-            )
-            if not endpoint.closed:
-                endpoint.send(reply)
-            return
-        c.ledger.add(end, c.runtime.monotonic() + self._timeout_s(), endpoint, reply)
-
-    def _timeout_s(self) -> float:
-        """The time that a send may wait for its ack mode."""
-        config = self._c.config
-        timeout_ms = config.slave_timeout_ms
-        if not self._c.waits_for_copies:
-            timeout_ms = config.sync_flush_timeout_ms
-        elif config.sync_flush:
-            timeout_ms = max(timeout_ms, config.sync_flush_timeout_ms)
-        return timeout_ms / 1000
-
     @property
     def _port(self) -> int:
         return int.from_bytes(self._c.store_host[-4:], "big")
 
     def _message_id(self, offset: int) -> str:
         return f"{self._id_prefix}{offset:016X}"
-
-    def host(self, address: str) -> bytes:
-        """A peer's address as a frame stores it; peers are few and send often."""
-        found = self._hosts.get(address)
-        if found is None:
-            if len(self._hosts) > 10_000:
-                self._hosts.clear()
-            try:
-                found = encode_address(address)
-            except ValueError:  # a peer without an IP address (a simulated one, a proxy)
-                found = bytes(8)
-            self._hosts[address] = found
-        return found
 
 
 def _check_batch(topic: Topic) -> None:

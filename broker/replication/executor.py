@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from saturnmq.broker.context import Context
@@ -54,7 +53,6 @@ class Doors:
     retire: Callable[[], None]  # end it
     merge_back: Callable[[str], Awaitable[None]]  # the tables of a slave that may know more
     adopt: Callable[[str], Awaitable[None]]  # topics and groups, too: this node has forgotten them
-    answer: Callable[[e.Answer | e.Decline], None]  # a request
 
 
 class Executor:
@@ -93,9 +91,7 @@ class Executor:
         self._timers: dict[str, Handle] = {}
         self._side: Truncated | None = None  # the side file of the last cut
         self._closed = False
-        context.role.on_pause = partial(self.tell_once, e.Paused())
-        master.tell = slave.tell = self.tell
-        registration.on_master = self._nameserver_told
+        self.on_answer: Callable[[e.Answer | e.Decline], None] = lambda _: None  # to a request
 
     async def begin(self) -> None:
         """Find out this node's role, as far as a bounded time allows."""
@@ -131,10 +127,14 @@ class Executor:
         if event not in self._events:
             self.tell(event)
 
+    def paused(self) -> None:
+        """This process stood still: others may have acted meanwhile."""
+        self.tell_once(e.Paused())
+
     def note_floor(self) -> None:
         self.machine.note_floor(self._log(), self._c.runtime.monotonic())
 
-    def _nameserver_told(self, epoch: int, master: str, ha_address: str) -> None:
+    def nameserver_told(self, epoch: int, master: str, ha_address: str) -> None:
         self.tell_once(e.NameserverTold(epoch, master, ha_address))
 
     def _run(self, event: e.Event) -> None:
@@ -317,7 +317,7 @@ class Executor:
             case e.DropSlaves():
                 self._master.drop_slaves()
             case e.Answer() | e.Decline():
-                self._doors.answer(instruction)
+                self.on_answer(instruction)
 
     def _after(self, what: str, seconds: float) -> None:
         if (timer := self._timers.pop(what, None)) is not None:

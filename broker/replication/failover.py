@@ -25,15 +25,21 @@ from saturnmq.runtime.errors import InvalidParameter
 
 class FailoverService:
     def __init__(
-        self, context: Context, master: HaMaster, slave: HaSlave, registration: Registrar
+        self,
+        context: Context,
+        master: HaMaster,
+        slave: HaSlave,
+        registration: Registrar,
+        executor: Executor,
+        no_failover: Callable[[], str] | None,
     ) -> None:
+        """`no_failover` tells why no node can be elected now; None: there are no elections."""
         self._c = context
         self._master = master
         self._slave = slave
         self._registration = registration
-        self.executor: Executor
-        # Why no node can be elected now; None: there are no elections (elector.py).
-        self.no_failover: Callable[[], str | None] = lambda: None
+        self._executor = executor
+        self._no_failover = no_failover
         self._numbers = count(1)
         self._asked: dict[int, tuple[Endpoint, Command]] = {}
 
@@ -46,7 +52,7 @@ class FailoverService:
 
     def on_fence(self, endpoint: Endpoint, request: Command, header: headers.FenceHeader) -> None:
         self._check(header.epoch)
-        self.executor.tell(e.Fence(self._later(endpoint, request), header.epoch, header.term))
+        self._executor.tell(e.Fence(self._later(endpoint, request), header.epoch, header.term))
 
     def on_promote(
         self, endpoint: Endpoint, request: Command, header: headers.PromoteHeader
@@ -54,7 +60,7 @@ class FailoverService:
         self._check(header.epoch)
         number, force, insist = self._later(endpoint, request), header.force, header.insist
         asked = e.Promote(number, header.epoch, header.end, force=force, insist=insist)
-        self.executor.tell(asked)
+        self._executor.tell(asked)
 
     def _check(self, epoch: int) -> None:
         if epoch > self._c.role.ceiling:
@@ -95,7 +101,7 @@ class FailoverService:
             "required": role.required,
             "total": c.config.total_replicas,
             "caughtUp": role.caught_up,
-            "freeId": self.executor.machine.slaves.free_id(),
+            "freeId": self._executor.machine.slaves.free_id(),
             "inSyncChanges": self._master.in_sync_changes,
             "inSync": [x.broker_id for x in replicas if x.lag.in_sync],
             "lagBytes": {str(x.broker_id): x.lag.size(marks.appended) for x in replicas},
@@ -106,7 +112,7 @@ class FailoverService:
             "master": c.address if not role.is_slave else self._slave.master_address,
             "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
             "refuses": c.store.failed or c.store.refuses or role.refuses(now) or c.unelected(),
-            "noFailover": self.no_failover(),
+            "noFailover": None if self._no_failover is None else self._no_failover(),
             **({"letIn": c.let_in.lines()} if c.config.signing else {}),
             "trouble": (self._slave.trouble if role.is_slave else "")
             or "; ".join(sorted(set(self._registration.foreign.values()))),

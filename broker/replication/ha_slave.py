@@ -215,9 +215,11 @@ class HaSlave:
         flush_at_once: Callable[[], None],
         on_append: Callable[[], None],
         on_join: Callable[[], None],
+        on_no_master: Callable[[], None],
         mending: Mending,
     ) -> None:
-        """`links` numbers the connections of this node."""
+        """`links` numbers the connections of this node. `on_no_master` is called when the node
+        that it dialled does not lead."""
         self._c = context
         self._links = links
         self._flush = flush
@@ -226,7 +228,7 @@ class HaSlave:
         self._on_join = on_join
         self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
         self._mending = mending
-        self.on_no_master: Callable[[], None] = lambda: None  # the dialled node does not lead
+        self._on_no_master = on_no_master
         self.master_address = ""
         self.ha_address = context.config.ha_master_address
         self.refused = ""  # why the master does not take this node
@@ -414,7 +416,7 @@ class HaSlave:
             # senders that need this copy waiting.
             if self.now() - self._looked >= LOOK_S:
                 self._looked = self.now()
-                self.on_no_master()
+                self._on_no_master()
             pause = c.config.ha_reconnect_ms / 1000
             await c.runtime.sleep(max(pause, REFUSED_S) if self.refused else pause)
 

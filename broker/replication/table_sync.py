@@ -57,14 +57,12 @@ class TableSync:
         context: Context,
         delays: DelayService,
         delete: Callable[[], Awaitable[None]],
-        master: Callable[[], str],
     ) -> None:
-        """`delete` applies the deletions in the topic table; `master` gives the address of this
-        slave's master, or ""."""
+        """`delete` applies the deletions in the topic table."""
         self._c = context
         self._delays = delays
         self._delete = delete
-        self._master = master
+        self.master_address: Callable[[], str] = lambda: ""  # of this slave's master, if it has one
         self._copying = asyncio.Lock()
         self._endpoint: Endpoint | None = None
         self._address = ""
@@ -84,7 +82,7 @@ class TableSync:
     async def run(self) -> None:
         """While this node is a slave, take over the tables of its master."""
         while True:
-            pause, address = RETRY_S, self._master()
+            pause, address = RETRY_S, self.master_address()
             if address and self._c.role.state is State.SLAVE:
                 try:
                     pause, trouble = await self.copy_from(address), ""
@@ -109,7 +107,7 @@ class TableSync:
 
     async def copy_now(self) -> None:
         """Take over the master's tables. SystemBusy: it cannot be asked now."""
-        address = self._master()
+        address = self.master_address()
         try:
             if not address:
                 raise SystemBusy("it does not know its master")
@@ -186,7 +184,7 @@ class TableSync:
 
     def _follows(self) -> tuple[State, int, str]:
         """This node's state, its epoch, and the address of its master."""
-        return self._c.role.state, self._c.role.promised_epoch, self._master()
+        return self._c.role.state, self._c.role.promised_epoch, self.master_address()
 
     def _check_follows(self, before: tuple[State, int, str]) -> None:
         """SystemBusy: the node follows another master by now, or was promoted; then its own tables

@@ -131,6 +131,10 @@ class Saveable(ABC):
     def document(self) -> Document:
         """The document to write, as the table is at this moment."""
 
+    @abstractmethod
+    def load(self, document: Mapping[str, Any]) -> None:
+        """Take over the document of a file at the start. MalformedFrame: it has another shape."""
+
     def snapshot(self) -> dict[str, Any]:
         """The same document with all rows made."""
         made = {}
@@ -187,13 +191,11 @@ class TablePersistence:
         self._guard = guard  # a save that was begun ends, even if its caller is cancelled
         self._changed = asyncio.Event()
         self._writing = asyncio.Lock()
-        self._tables: list[tuple[Saveable, ConfigFile, Callable[[], bool]]] = []
+        self._tables: list[tuple[Saveable, ConfigFile]] = []
 
-    def add(
-        self, table: Saveable, file: ConfigFile, ready: Callable[[], bool] = lambda: True
-    ) -> None:
-        """Add a table. `ready` is false while it is not loaded: it must not replace a good file."""
-        self._tables.append((table, file, ready))
+    def add(self, table: Saveable, file: ConfigFile) -> None:
+        """Add a table, but not before it is loaded: it must not replace a good file."""
+        self._tables.append((table, file))
 
     async def save_changed(self) -> None:
         """Save all changed tables: they are on disk when this returns. One call runs at a time: two
@@ -207,13 +209,13 @@ class TablePersistence:
 
     async def _save(self, table: Saveable) -> None:
         async with self._writing:
-            for mine, file, _ in self._tables:
+            for mine, file in self._tables:
                 if mine is table and table.dirty:
                     await self._write(table, file)
 
     async def _save_changed(self) -> None:
-        for table, file, ready in self._tables:
-            if not (table.dirty and ready()):
+        for table, file in self._tables:
+            if not table.dirty:
                 continue
             try:
                 await self._write(table, file)
@@ -233,7 +235,7 @@ class TablePersistence:
     @property
     def unsaved(self) -> list[str]:
         """The files of tables with unsaved changes."""
-        return [file.path for table, file, ready in self._tables if table.dirty and ready()]
+        return [file.path for table, file in self._tables if table.dirty]
 
     def wake(self) -> None:
         """Save soon: a topic or a group appeared, which is rare and should not be forgotten."""

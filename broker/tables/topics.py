@@ -139,7 +139,7 @@ class TopicTable(Versioned):
         """`room_for` refuses one more topic if there is no room for it."""
         self._now_ms = now_ms
         self._room_for = room_for
-        self._on_change = on_change  # registers at the nameservers at once
+        self.on_change = on_change  # registers at the nameservers at once
         self._log_end = log_end
         self._topics: dict[str, Topic] = {}
         self._as_of: dict[str, int] = {}
@@ -417,4 +417,4 @@ class TopicTable(Versioned):
     def _tell(self, topic: Topic | None = None) -> None:
         self.version += 1
         self._news.append(topic)
-        self._on_change()
+        self.on_change()

@@ -215,7 +215,7 @@ def lived(seed: int) -> dict[str, bytes]:
 
 def _loaded(table: Saveable, document: dict[str, Any]) -> bytes:
     """The text that the table would write after it loaded the document, without its version."""
-    table.load(document)  # type: ignore[attr-defined]
+    table.load(document)
     document = table.snapshot()
     document.pop("dataVersion", None)
     return fastjson.dumps(document)

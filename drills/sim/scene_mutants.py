@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from saturnmq.broker.commit import copies
+from saturnmq.broker.commit.copies import CopyWriter
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.delay.waits import Waits
 from saturnmq.broker.handlers import retry, send
 from saturnmq.broker.handlers.retry import RetryService
-from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.tables.locks import QueueLockTable as BrokerLocks
 from saturnmq.broker.tables.offsets import ConsumerOffsets
 from saturnmq.broker.tables.topics import TopicTable
@@ -28,6 +29,7 @@ from saturnmq.client.producer.placing import Placement
 from saturnmq.client.producer.sending import Sender
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.plan import FAULTS
+from saturnmq.protocol.headers import SendBackHeader
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.topics import RETRY_PREFIX
 from saturnmq.store.derived.tombstones import KEY as TOMBSTONES
@@ -56,15 +58,15 @@ def _from_the_first(original: Any) -> Any:
 
 
 def _one_level_less(original: Any) -> Any:
-    def schedule(topic: str, queue_id: int, encoded: bytes) -> tuple[str, int, bytes]:
-        waiting, level, properties = original(topic, queue_id, encoded)
+    def schedule(topic: str, queue_id: int, encoded: bytes, levels: int) -> tuple[str, int, bytes]:
+        waiting, level, properties = original(topic, queue_id, encoded, levels)
         return waiting, max(0, level - 1) if waiting != topic else level, properties
 
     return schedule
 
 
 def _uncounted(original: Any) -> Any:
-    def store(self: SendService, topic: str, *args: Any, **options: Any) -> Any:
+    def store(self: CopyWriter, topic: str, *args: Any, **options: Any) -> Any:
         if topic.startswith(RETRY_PREFIX) and not options.get("rescheduled"):
             options["reconsume_times"] -= 1
         return original(self, topic, *args, **options)
@@ -73,19 +75,19 @@ def _uncounted(original: Any) -> Any:
 
 
 def _one_attempt_less(original: Any) -> Any:
-    def send_back(self: RetryService, endpoint: Any, request: Any) -> None:
-        most = int(request.ext.get("maxReconsumeTimes", "16"))
-        request.ext["maxReconsumeTimes"] = str(max(0, most - 1))
-        original(self, endpoint, request)
+    def send_back(self: RetryService, endpoint: Any, request: Any, header: SendBackHeader) -> None:
+        most = header.max_reconsume_times if header.max_reconsume_times >= 0 else 16
+        header = replace(header, max_reconsume_times=max(0, most - 1))
+        original(self, endpoint, request, header)
 
     return send_back
 
 
 def _one_attempt_more(original: Any) -> Any:
-    def send_back(self: RetryService, endpoint: Any, request: Any) -> None:
-        most = int(request.ext.get("maxReconsumeTimes", "16"))
-        request.ext["maxReconsumeTimes"] = str(most + 1)
-        original(self, endpoint, request)
+    def send_back(self: RetryService, endpoint: Any, request: Any, header: SendBackHeader) -> None:
+        most = header.max_reconsume_times if header.max_reconsume_times >= 0 else 16
+        header = replace(header, max_reconsume_times=most + 1)
+        original(self, endpoint, request, header)
 
     return send_back
 
@@ -211,7 +213,10 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
     "delay-level-off": (
         "a message waits in the queue of the level before",
         "I14 early",
-        (Patch(send, "schedule", _one_level_less),),
+        (
+            Patch(send, "schedule", _one_level_less),
+            Patch(copies, "schedule", _one_level_less),
+        ),
         ("delaying",),
         {},
     ),
@@ -225,7 +230,7 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
     "retry-uncounted": (
         "a message that is sent back keeps its count",
         "I12: it never comes to its last attempt",
-        (Patch(SendService, "store_message", _uncounted),),
+        (Patch(CopyWriter, "store", _uncounted),),
         ("retrying",),
         {},
     ),

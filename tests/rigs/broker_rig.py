@@ -72,7 +72,7 @@ async def insist(broker: Broker) -> None:
     reply = await ask(client, RequestCode.PROMOTE, ext)
     assert reply.code == 0, reply.remark
     client.close()
-    broker._master._slaves_by = 0.0  # it waits for none that dial
+    broker.ground.master._slaves_by = 0.0  # it waits for none that dial
 
 
 async def send(endpoint: Endpoint, body: bytes, topic: str = "orders", **more: Any) -> Command:

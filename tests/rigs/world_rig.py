@@ -82,7 +82,7 @@ class World:
             forced = {"epoch": TERM, "force": "true", "insist": "true"}
             reply = await operator.ask(RequestCode.PROMOTE, forced)
             assert reply.code == 0, reply.remark
-            broker._master._slaves_by = 0.0  # it waits for none that dial
+            broker.ground.master._slaves_by = 0.0  # it waits for none that dial
         return broker
 
     async def connect(

@@ -183,7 +183,7 @@ def test_row_3_26_a_push_consumer_pulls() -> None:
         await listening.consumer.start()
         await world.until(lambda: listening.seen)
         # One pull for each of the topic's queues and the retry queue waits at the broker.
-        await world.until(lambda: len(broker._pulls.held) == 4 + 1)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 4 + 1)
         await listening.consumer.close()
         await broker.close()
 

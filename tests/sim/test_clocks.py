@@ -265,7 +265,7 @@ async def group(world: World, ahead_ms: int) -> tuple[Machine, Machine]:
 
 
 async def follow(slave: Machine, master: Machine) -> None:
-    slave.broker._slave.master_is(master.broker.address, master.broker.ha_address)
+    slave.broker.replication.slave.master_is(master.broker.address, master.broker.ha_address)
     async with asyncio.timeout(60):
         marks = slave.broker.store.watermarks
         while marks.dispatched < master.broker.store.watermarks.appended:
@@ -402,7 +402,7 @@ def test_after_a_tail_was_cut_off_the_next_message_in_its_place_waits_its_own_ti
         await old.send(b"on both", 7)
         sent = world.loop.time()
         await asyncio.sleep(2)
-        new.broker._slave.close()
+        new.broker.replication.slave.close()
         await new.kill()
         await old.send(b"on the old one only", 7)
         await old.kill()
@@ -550,7 +550,7 @@ def test_a_step_of_the_clock_deletes_no_messages_and_forgets_no_sink(step_ms: in
         await machine.ask(finish, {"sink": "t", "epoch": 0})  # so the table is saved
         await asyncio.sleep(300)
         assert machine.broker.store.watermarks.start == 0
-        assert machine.broker._sinks.get("s") is not None
+        assert machine.broker.messaging.sinks.get("s") is not None
 
     run(body)
 

@@ -155,7 +155,7 @@ def test_an_older_copy_that_a_slave_finds_out_waits_for_the_others(tmp_path: Pat
             put_back(tmp_path, "m")
             await forget(group)
             group.slave, group.master = await group.start("s"), await group.start("m")
-            words = group.master._executor.machine.recovering.words
+            words = group.master.replication.executor.machine.recovering.words
             await until(lambda: bool(words._members))
             assert words._needed() == 2
             assert group.master.replica_state()["role"] == "recovering"
@@ -185,7 +185,7 @@ def test_a_wiped_master_does_not_believe_a_slave_that_never_followed(tmp_path: P
             (tmp_path / "t" / "config" / "role.json").write_text(json.dumps(promised))
             group.master = await group.start("m")
             third = await group.start("t", role="SLAVE", broker_id=2)
-            await until(lambda: any(x.join for x in group.master._master.connections))
+            await until(lambda: any(x.join for x in group.master.ground.master.connections))
             assert group.master.replica_state()["role"] == "recovering"
             group.slave = await group.start("s")
             await until(lambda: group.master.replica_state()["role"] == "master")
@@ -270,7 +270,7 @@ def test_an_older_copy_of_a_slaves_disk_is_not_promoted_without_force(tmp_path: 
             await group.master.close()
             put_back(tmp_path, "s")
             group.slave = await group.start("s")
-            await until(lambda: bool(group.slave._registration.registered))
+            await until(lambda: bool(group.slave.replication.registrar.registered))
             with pytest.raises(NoPermission, match="since it started"):
                 await admin.promote("broker-a", group.slave.address)
             assert group.slave.replica_state()["role"] == "slave"
@@ -449,11 +449,11 @@ def test_a_group_holds_its_name_from_its_first_message_on(tmp_path: Path) -> Non
             client.close()
             await until(lambda: ours.slave.context.topics.get("orders") is not None)
             for broker in (ours.slave, ours.master):
-                await broker._registration.ask_all(5.0)
+                await broker.replication.registrar.ask_all(5.0)
             assert await ours.send_all(ours.master, b"ours") == [0]
             other.configs["s"] = replace(other.configs["s"], nameservers=(ours.nameserver.address,))
             other.slave = await other.start("s")
-            news = other.slave._registration
+            news = other.slave.replication.registrar
             await until(lambda: bool(news.foreign or news.registered))
             assert "belongs to the group" in news.foreign[ours.nameserver.address]
             assert "another brokerName" in other.slave.replica_state()["trouble"]
@@ -467,13 +467,13 @@ def test_a_slave_counts_when_the_file_names_it(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group:
             may_save = asyncio.Event()
-            save = group.master._executor._doors.save
+            save = group.master.replication.executor._doors.save
 
             async def slowly() -> None:
                 await may_save.wait()
                 await save()
 
-            group.master._executor._doors.save = slowly
+            group.master.replication.executor._doors.save = slowly
             await group.slave.close()
             shutil.rmtree(tmp_path / "s")
             group.slave = await group.start("t", role="SLAVE", broker_id=2)
@@ -568,8 +568,8 @@ def test_a_wiped_slave_takes_a_free_id_if_a_promotion_gave_its_own_away(tmp_path
             await until(lambda: third.context.copies_in_sync() == 2)
             third.context.role.add_replica(1, group.master.address)
             group.master.context.role.follow(1)
-            group.master._slave.drop()
-            await until(lambda: [x.broker_id for x in third._master.connections] == [1])
+            group.master.replication.slave.drop()
+            await until(lambda: [x.broker_id for x in third.ground.master.connections] == [1])
             shutil.rmtree(tmp_path / "s")
             group.slave = await group.start("s")
             await until(lambda: third.context.copies_in_sync() == 3)
@@ -607,7 +607,7 @@ def test_a_join_with_a_value_that_cannot_be_changes_nothing(
                 MasterConnection, "join", lambda self, document: join(self, document | lie)
             )
             liar = await group.start("liar", role="SLAVE", broker_id=2)
-            await until(lambda: liar._slave._looked > 0)
+            await until(lambda: liar.replication.slave._looked > 0)
             assert await group.send_all(group.master, b"one") == [0]
             await liar.close()
             after = role.snapshot()
@@ -711,7 +711,9 @@ def test_a_slave_that_lost_its_log_fetches_it_again_and_is_no_witness_meanwhile(
             shutil.rmtree(tmp_path / "s" / "commitlog")
             shutil.rmtree(tmp_path / "m" / "commitlog")
             group.slave, group.master = await group.start("s"), await group.start("m")
-            await until(lambda: bool(group.master._executor.machine.recovering.words._answered))
+            await until(
+                lambda: bool(group.master.replication.executor.machine.recovering.words._answered)
+            )
             assert group.master.replica_state()["role"] == "recovering"
             await group.slave.close()
             await group.master.close()

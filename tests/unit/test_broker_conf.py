@@ -195,7 +195,7 @@ def test_a_node_that_other_machines_reach_says_once_that_nobody_is_authenticated
         addresses.append(await world.nameserver())
         broker = await world.broker(nameservers=(addresses[0],))
         addresses.append(broker.address)
-        await world.until(lambda: broker._registration.registered)
+        await world.until(lambda: broker.replication.registrar.registered)
         await broker.close()
 
     run(body)

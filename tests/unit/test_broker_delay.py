@@ -19,7 +19,7 @@ WAITS = "SCHEDULE_TOPIC_XXXX"
 
 
 def service(broker: Broker) -> DelayService:
-    return broker._delays
+    return broker.messaging.delays
 
 
 async def started(world: World, levels: str = "", **changes: Any) -> tuple[Broker, Remote]:
@@ -214,7 +214,7 @@ def test_the_first_message_of_a_level_that_only_its_master_has_does_not_come_ear
         await asyncio.sleep(30)
         names = b"DELAY\x013\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
         broker.store.put(PendingMessage(WAITS, 2, b"copied", names))
-        broker.context.appended()
+        broker.ground.advancer.wake()
         await comes(world, broker, 0, world.loop.time() + 20)
         await broker.close()
 

@@ -235,7 +235,7 @@ def test_a_held_pull_is_answered_when_its_topic_is_deleted(tmp_path: Path) -> No
         endpoint = await connected(runtime, broker)
         await send(endpoint, b"old")
         held = asyncio.create_task(pull(endpoint, 1, sysFlag=6, suspendTimeoutMillis=30_000))
-        await until(lambda: len(broker._pulls.held) == 1)
+        await until(lambda: len(broker.messaging.pulls.held) == 1)
         await delete(endpoint, "orders")
         assert (await held).code == 17
         await broker.close()

@@ -138,11 +138,11 @@ def test_pulls_of_a_connection_that_is_gone_are_forgotten_and_the_others_stay() 
         await asyncio.sleep(1)
         leaving.endpoint.close()
         await asyncio.gather(*gone, return_exceptions=True)
-        await world.until(lambda: len(broker._pulls.held) == 1, seconds=1)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 1, seconds=1)
         assert not stays.done()
         await client.send(b"x")
         assert (await stays).code == 0
-        assert len(broker._pulls.held) == 0
+        assert len(broker.messaging.pulls.held) == 0
         await broker.close()
 
     run(body)
@@ -152,7 +152,7 @@ def test_whoever_holds_the_most_pulls_makes_room_for_others() -> None:
     async def body(world: World) -> None:
         broker, greedy = await filled(world, 1, max_held_pulls=10)
         many = [asyncio.create_task(greedy.pull(1, **HELD)) for _ in range(10)]
-        await world.until(lambda: len(broker._pulls.held) == 10)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 10)
         assert (await greedy.pull(1, **HELD)).code == 2
         modest = await world.connect(broker.address)
         few = [asyncio.create_task(modest.pull(1, **HELD)) for _ in range(5)]
@@ -161,7 +161,7 @@ def test_whoever_holds_the_most_pulls_makes_room_for_others() -> None:
         ended = [(await each).code for each in many if each.done()]
         assert ended == [19] * 5, "as if their time was over"
         assert (await modest.pull(1, **HELD)).code == 2, "both have their part"
-        assert len(broker._pulls.held) == 10
+        assert len(broker.messaging.pulls.held) == 10
         await broker.close()
 
     run(body)
@@ -174,9 +174,11 @@ def test_held_pulls_are_counted_in_the_memory_of_their_connection() -> None:
         before = budget.used
         long = {**HELD, "subscription": "t" * 5000}
         held = [asyncio.create_task(client.pull(1, **long)) for _ in range(10)]
-        await world.until(lambda: len(broker._pulls.held) == 10)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 10)
         assert 50_000 < budget.used - before < 100_000
-        (its,) = {each.endpoint.budget for each in broker._pulls.held.take_queue(("T", 0)) or ()}
+        (its,) = {
+            each.endpoint.budget for each in broker.messaging.pulls.held.take_queue(("T", 0)) or ()
+        }
         its.hold(its.limit - its.used - 5000)
         refused = await client.pull(1, **long)
         assert (refused.code, "of one connection" in str(refused.remark)) == (2, True)
@@ -186,7 +188,7 @@ def test_held_pulls_are_counted_in_the_memory_of_their_connection() -> None:
         assert not waits.done()
         client.endpoint.close()
         await asyncio.gather(*held, return_exceptions=True)
-        await world.until(lambda: len(broker._pulls.held) == 1, seconds=1)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 1, seconds=1)
         assert its.used == 0
         await broker.close()
 
@@ -197,7 +199,7 @@ def test_a_pull_that_a_message_is_not_for_is_held_on_for_the_next() -> None:
     async def body(world: World) -> None:
         broker, client = await filled(world, 1)
         held = {tag: asyncio.create_task(client.pull(1, **HELD, subscription=tag)) for tag in "ab"}
-        await world.until(lambda: len(broker._pulls.held) == 2)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 2)
         for tag, answer in held.items():
             began = world.loop.time()
             await client.send(b"x", TAGS=tag)
@@ -213,16 +215,16 @@ def test_a_pull_whose_time_is_over_goes_and_the_others_of_its_queue_stay() -> No
         broker, client = await filled(world, 1)
         stays = asyncio.create_task(client.pull(1, **HELD))
         assert (await client.pull(1, **{**HELD, "suspendTimeoutMillis": 1000})).code == 19
-        assert [len(waiting) for waiting in broker._pulls.held.by_queue.values()] == [1]
+        assert [len(waiting) for waiting in broker.messaging.pulls.held.by_queue.values()] == [1]
         began = world.loop.time()
         await client.send(b"x")
         assert (await stays).code == 0
         assert world.loop.time() - began < 0.1
-        assert broker._pulls.held.by_queue == {}
+        assert broker.messaging.pulls.held.by_queue == {}
         assert (await client.pull(2, **HELD)).code == 19
-        assert broker._pulls.held.by_queue == {}, "nothing is kept of it"
+        assert broker.messaging.pulls.held.by_queue == {}, "nothing is kept of it"
         await asyncio.sleep(20)
-        assert len(broker._pulls.held) == 0, "each is over once"
+        assert len(broker.messaging.pulls.held) == 0, "each is over once"
         await broker.close()
 
     run(body)
@@ -236,7 +238,7 @@ def test_a_pull_that_comes_while_a_message_is_not_safe_yet_is_answered_when_it_i
         await world.until(lambda: broker.store.max_offset("T", 0) == 2)
         await asyncio.sleep(0.1)
         held = asyncio.create_task(client.pull(1, **HELD))
-        await world.until(lambda: len(broker._pulls.held) == 1)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 1)
         assert not sent.done()
         await sent
         began = world.loop.time()
@@ -279,9 +281,9 @@ def test_a_pull_behind_those_of_a_connection_that_is_gone_is_answered() -> None:
         broker, client = await filled(world, 1)
         leaving = await world.connect(broker.address)
         gone = asyncio.create_task(leaving.pull(1, **HELD))
-        await world.until(lambda: len(broker._pulls.held) == 1)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 1)
         stays = asyncio.create_task(client.pull(1, **HELD))
-        await world.until(lambda: len(broker._pulls.held) == 2)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 2)
         leaving.endpoint.close()
         await asyncio.gather(gone, return_exceptions=True)
         await asyncio.sleep(0.1)
@@ -289,7 +291,7 @@ def test_a_pull_behind_those_of_a_connection_that_is_gone_is_answered() -> None:
         await client.send(b"x")
         assert (await stays).code == 0
         assert world.loop.time() - began < 0.1
-        assert len(broker._pulls.held) == 0
+        assert len(broker.messaging.pulls.held) == 0
         await broker.close()
 
     run(body)
@@ -299,7 +301,7 @@ def test_all_that_wait_for_a_topic_hear_of_its_deletion() -> None:
     async def body(world: World) -> None:
         broker, client = await filled(world, 1)
         held = [asyncio.create_task(client.pull(1, **HELD)) for _ in range(3)]
-        await world.until(lambda: len(broker._pulls.held) == 3)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 3)
         began = world.loop.time()
         assert (await client.ask(215, {"topic": "T"})).code == 0
         assert [(await each).code for each in held] == [17] * 3
@@ -324,7 +326,7 @@ def test_a_reset_of_one_group_leaves_the_pulls_of_others_held() -> None:
         moved, stays = (
             asyncio.create_task(client.pull(1, **HELD, consumerGroup=group)) for group in "GH"
         )
-        await world.until(lambda: len(broker._pulls.held) == 2)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 2)
         reset = {"topic": "T", "group": "G", "timestamp": -1, "queueId": 0, "offset": 0}
         assert (await client.ask(222, reset)).code == 0
         answer = await moved
@@ -343,7 +345,7 @@ def test_pulls_that_were_answered_delay_the_end_of_no_other() -> None:
         broker, client = await filled(world, 1)
         brief = {**HELD, "suspendTimeoutMillis": 5000}
         held = [asyncio.create_task(client.pull(1, **brief)) for _ in range(50)]
-        await world.until(lambda: len(broker._pulls.held) == 50)
+        await world.until(lambda: len(broker.messaging.pulls.held) == 50)
         await client.send(b"x")
         assert {(await each).code for each in held} == {0}
         began = world.loop.time()

@@ -210,15 +210,15 @@ class SlowDisk(NativeDisk):
         self.begun, self.may_end = threading.Event(), threading.Event()
         self.writers = self.most = 0
 
-    def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:
+    def replace_file(self, path: str, data: bytes, *, keep_backup: bool = True) -> None:
         if not path.endswith("role.json"):
-            super().replace_file(path, data, keep_backup)
+            super().replace_file(path, data, keep_backup=keep_backup)
             return
         self.writers += 1
         self.most = max(self.most, self.writers)
         self.begun.set()
         assert self.may_end.wait(10)
-        super().replace_file(path, data, keep_backup)
+        super().replace_file(path, data, keep_backup=keep_backup)
         self.writers -= 1
 
 
@@ -239,7 +239,7 @@ def test_a_node_that_ends_while_its_role_is_written_writes_it_once_more_afterwar
         await until(disk.begun.is_set)
         closing = asyncio.ensure_future(broker.close())
         broker.context.role.add_replica(5, "127.0.0.1:1")  # so that there is more to write
-        await until(lambda: broker._executor._closed)
+        await until(lambda: broker.replication.executor._closed)
         for _ in range(20):  # turns of the loop, in which a second writer would begin
             await asyncio.sleep(0.005)
         disk.may_end.set()

@@ -98,11 +98,11 @@ def test_a_held_pull_is_woken_and_an_idle_one_ends(tmp_path: Path) -> None:
         idle = await pull(client, 1, sysFlag=6, suspendTimeoutMillis=150)
         assert (idle.code, idle.ext["nextBeginOffset"]) == (19, "1")
         held = asyncio.ensure_future(pull(client, 1, sysFlag=6, suspendTimeoutMillis=20_000))
-        await until(lambda: len(broker._pulls.held) == 1)
+        await until(lambda: len(broker.messaging.pulls.held) == 1)
         await send(client, b"second")
         got = await held
         assert [m.body for m in decode_frames(got.body, True)] == [b"second"]
-        assert len(broker._pulls.held) == 0
+        assert len(broker.messaging.pulls.held) == 0
         await broker.close()
 
     run(body)
@@ -124,7 +124,7 @@ def test_a_reset_offset_reaches_a_held_pull_at_once(tmp_path: Path) -> None:
         beat = {"clientID": "me", "consumerDataSet": [consumer], "producerDataSet": []}
         assert (await ask(client, 34, {}, json.dumps(beat).encode())).code == 0
         held = asyncio.ensure_future(pull(client, 1, sysFlag=6, suspendTimeoutMillis=20_000))
-        await until(lambda: len(broker._pulls.held) == 1)
+        await until(lambda: len(broker.messaging.pulls.held) == 1)
         reset = await ask(client, 222, {"topic": "orders", "group": "G", "timestamp": 0})
         assert reset.code == 0
         async with asyncio.timeout(5):
@@ -504,7 +504,7 @@ def test_a_slave_copies_the_log_and_the_tables_and_serves_pulls(tmp_path: Path, 
                 ha_master_address=master.ha_address,
             ),
         )
-        slave._slave.master_is(master.address, master.ha_address)
+        slave.replication.slave.master_is(master.address, master.ha_address)
         await until(master.context.enough_replicas)
         sent = await asyncio.gather(*(send(client, b"m" * 50_000) for n in range(50)))
         assert {s.code for s in sent} == {0}

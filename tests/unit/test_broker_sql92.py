@@ -116,10 +116,12 @@ def test_a_held_pull_wakes_for_a_match_only(tmp_path: Path) -> None:
         held = asyncio.ensure_future(
             pull(client, 0, **SOME, sysFlag=6, suspendTimeoutMillis=20_000)
         )
-        await until(lambda: len(broker._pulls.held) == 1)
+        await until(lambda: len(broker.messaging.pulls.held) == 1)
         await fill(client, broker, 100, 110)
         await until(
-            lambda: all(p.offset == 20 for w in broker._pulls.held.by_queue.values() for p in w)
+            lambda: all(
+                p.offset == 20 for w in broker.messaging.pulls.held.by_queue.values() for p in w
+            )
         )
         assert not held.done()
         await fill(client, broker, 12, 14)

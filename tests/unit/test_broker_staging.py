@@ -124,7 +124,7 @@ def test_a_finished_epoch_is_over_for_whoever_comes_late(tmp_path: Path) -> None
         assert (await ask(client, FINISH, {"sink": "s", "epoch": 4})).code == 0
         late = await ask(client, PUBLISH, {**key(3, 7), **told(1, [b"row"])})
         assert (late.code, late.ext["duplicate"], late.ext["rows"]) == (0, "true", "-1")
-        sink = broker._sinks.get("s")
+        sink = broker.messaging.sinks.get("s")
         assert sink is not None
         assert (sink.finished, sink.epochs) == (4, {})
         await settled(broker)
@@ -188,7 +188,7 @@ def test_what_a_cut_took_from_the_log_is_published_anew(tmp_path: Path) -> None:
             assert (await ask(client, PUBLISH, published)).ext["duplicate"] == "false"
             await settled(broker)
             ends.append(broker.store.watermarks.appended)
-        await broker._executor._doors.cut(ends[0], "a promotion")
+        await broker.replication.executor._doors.cut(ends[0], "a promotion")
         assert bodies_of(broker) == [b"kept"]
         for partition, row, duplicate in ((0, b"kept", "true"), (1, b"cut", "false")):
             attempt = key(partition=partition, attempt="b")
@@ -212,7 +212,7 @@ def test_what_is_put_back_behind_a_cut_is_known_before_writes_are_taken_again(
         await stage(client, 0, b"row")
         assert (await ask(client, PUBLISH, {**key(), **told(1, [b"row"])})).code == 0
         await settled(broker)
-        doors, end = broker._executor._doors, broker.store.watermarks.appended
+        doors, end = broker.replication.executor._doors, broker.store.watermarks.appended
         await doors.cut(0, "its front is missing")
         [side] = broker.store.truncated()
         await doors.put_back(side)
@@ -235,8 +235,8 @@ def test_a_marker_that_was_damaged_counts_when_it_is_mended(tmp_path: Path) -> N
         await settled(broker)
         # A start that found damage there passed over the marker.
         end = broker.store.watermarks.appended
-        broker._sinks.load({"end": end, "next": 1, "sinks": {}})
-        await broker._repair(lambda: None)
+        broker.messaging.sinks.load({"end": end, "next": 1, "sinks": {}})
+        await broker.replication.rewriter.repair(lambda: None)
         await stage(client, 0, b"row", attempt="b")
         again = await ask(client, PUBLISH, {**key(attempt="b"), **told(1, [b"row"])})
         assert again.ext["duplicate"] == "true"
@@ -289,7 +289,7 @@ def test_an_abort_and_the_end_of_a_lease_drop_what_is_staged(tmp_path: Path) -> 
         await until(lambda: len(list((tmp_path / "staging").iterdir())) == 2)
         await ask(client, ABORT, {"sink": "s", "epoch": 0, "partition": 0})
         await until(lambda: len(list((tmp_path / "staging").iterdir())) == 1)
-        broker._staging.expire(runtime.monotonic() + 2)
+        broker.messaging.staging.expire(runtime.monotonic() + 2)
         await until(lambda: not list((tmp_path / "staging").iterdir()))
         await broker.close()
 
@@ -345,7 +345,7 @@ def test_what_is_staged_is_counted_in_the_memory_of_the_process_and_leaves_half_
         budget.give_back(taken)
         await ask(client, ABORT, {"sink": "s", "epoch": 0})
         assert budget.used - before < 400_000  # the receive buffer
-        assert broker._staging._stages._memory.used == 0
+        assert broker.messaging.staging._stages._memory.used == 0
         await broker.close()
 
     run(body)
@@ -370,7 +370,7 @@ def test_sends_that_wait_for_a_group_are_counted_and_refused_beyond_their_limit(
         assert [reply.code for reply in replies] == [0, 0, 0, 2]
         assert "waits for a group" in str(replies[3].remark)
         assert (await group).code == 0
-        assert broker._staging._parked_memory.used == 0
+        assert broker.messaging.staging._parked_memory.used == 0
         await broker.close()
 
     run(body)
@@ -486,8 +486,8 @@ def test_consumers_see_all_of_a_group_or_nothing_on_master_and_slave(tmp_path: P
         done = True
         await asyncio.gather(*watching)
         assert {count % 200 for _, count in seen} == {0}
-        assert slave._sinks.get("s") is not None
-        assert slave._sinks.get("s").epochs.keys() == set(range(5))  # type: ignore[union-attr]
+        assert slave.messaging.sinks.get("s") is not None
+        assert slave.messaging.sinks.get("s").epochs.keys() == set(range(5))  # type: ignore[union-attr]
         await slave.close()
         await master.close()
 
@@ -675,6 +675,6 @@ def test_a_stage_dies_with_its_broker_and_can_be_made_again(cluster: Cluster) ->
 def test_a_broker_of_another_kind_is_refused_with_the_way_out(cluster: Cluster) -> None:
     broker = cluster.start("broker-a")
     for code in (STAGE, PUBLISH, STATE):
-        del broker._handlers[code]
+        del broker.parts.handlers[code]
     with client_of(cluster) as client, pytest.raises(UnsupportedRequest, match="at-least-once"):
         client.open("sink", "orders")

@@ -25,7 +25,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
     try:
         group = thread.call(Group, thread.runtime, tmp_path, broker_name="broker-0")
         thread.run(group.__aenter__())
-        thread.run(until(lambda: group.slave._registration.registered))
+        thread.run(until(lambda: group.slave.replication.registrar.registered))
         group.stop = lambda broker: thread.run(broker.close())
         try:
             yield group

@@ -328,12 +328,12 @@ def test_who_dials_the_port_of_slaves_and_says_nothing_whole_does_not_stay(
         settings = broker_rig.config(tmp_path, ha_idle_ms=200, ha_heartbeat_ms=20)
         broker = await broker_rig.started(runtime, settings)
         _, writer = await asyncio.open_connection(*split_address(broker.ha_address))
-        await broker_rig.until(lambda: len(broker._master.connections) == 1)
+        await broker_rig.until(lambda: len(broker.ground.master.connections) == 1)
         further, second = await asyncio.open_connection(*split_address(broker.ha_address))
         assert await further.read() == b""
-        assert len(broker._master.connections) == 1
+        assert len(broker.ground.master.connections) == 1
         began = runtime.monotonic()
-        while broker._master.connections and not writer.is_closing():
+        while broker.ground.master.connections and not writer.is_closing():
             writer.write(said)
             await asyncio.sleep(0.05)
             assert runtime.monotonic() - began < 5

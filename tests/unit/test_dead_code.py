@@ -57,7 +57,7 @@ USED_ELSEWHERE = {
     # found by name: steps of a plan, targets of the fuzzer, rows of a report
     "drills/crash/workload.py": {
         "_die", "_fail_derived", "_fail_flush", "_fail_write", "_fill_disk", "_flush_beside",
-        "_lose_power", "_put_group", "_put_half", "_save_config",
+        "_lose_power", "_put_group", "_put_half", "_save_config", "_truncate",
     },
     "drills/fuzz/blocking.py": {"Blocking"},
     "drills/fuzz/sql.py": {"Conditions"},

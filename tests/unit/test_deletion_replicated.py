@@ -98,7 +98,7 @@ def test_a_deposed_master_tells_its_successor_what_it_had_deleted(tmp_path: Path
             client = await connected(runtime, group.master)
             assert (await send(client, b"kept", topic="other")).code == 0
             await until(lambda: group.slave.store.max_offset("other", 0) == 1)
-            await group.slave._table_sync.copy_now()
+            await group.slave.replication.table_sync.copy_now()
             assert await delete(group, group.master) == 0
             assert await delete(group, group.master, "other") == 0
             await group.master.close(clean=False)
@@ -128,7 +128,7 @@ def test_a_topic_of_which_the_slave_has_the_messages_only_is_there_after_a_promo
             assert await group.send_all(group.master, b"1") == [0]
             slave = group.slave
             await until(lambda: slave.store.watermarks.dispatched > 0)
-            slave._turn.stopped = True
+            slave.ground.advancer.stopped = True
             client = await connected(runtime, group.master)
             assert (await send(client, b"young", topic="young")).code in (0, 11, 12)
             end = group.master.store.watermarks.appended

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,9 @@ class Table(Versioned):
             "none": LazyRows(nothing),
             "left out": LazyRows(nothing, leave_out_empty=True),
         }
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        raise NotImplementedError
 
 
 def test_a_document_is_encoded_in_steps_and_is_its_snapshot() -> None:
@@ -74,7 +78,7 @@ def test_a_table_of_many_offsets_is_made_between_other_requests(
         for number in range(MANY):
             offsets.commit(f"g{number}", "T", 0, number)
         if saved:
-            much = asyncio.ensure_future(broker._saver.save(offsets))
+            much = asyncio.ensure_future(broker.ground.persistence.save(offsets))
         else:
             request = Command.request(RequestCode.GET_ALL_CONSUMER_OFFSET)
             much = client.request(request, 10.0)
@@ -88,7 +92,7 @@ def test_a_table_of_many_offsets_is_made_between_other_requests(
         text = reply.body if reply is not None else file.read_bytes()
         table = fastjson.loads(text)["offsetTable"]
         assert table == {f"T@g{number}": {"0": number} for number in range(MANY)}
-        await broker._saver.save(offsets)
+        await broker.ground.persistence.save(offsets)
         assert fastjson.loads(file.read_bytes())["offsetTable"]["T@g0"] == {"0": 7}
         for endpoint in (client, other):
             endpoint.close()

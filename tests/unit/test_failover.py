@@ -60,7 +60,7 @@ def test_a_promoted_slave_takes_over_and_the_old_master_follows_and_is_cut(tmp_p
         async with Group(runtime, tmp_path, slave_timeout_ms=200) as group:
             old, new = group.master, group.slave
             assert await group.send_all(old, b"on both") == [0]
-            new._slave.close()
+            new.replication.slave.close()
             new.context.role.depose("cut off")  # the slave hears the master no more
             await until(lambda: old.context.copies_in_sync() == 1)
             assert (await group.send_all(old, b"on the old one only"))[0] in (11, 12)
@@ -378,7 +378,7 @@ def test_a_consumer_goes_on_before_what_was_lost(tmp_path: Path, position: int) 
             await ask(client, 15, {**other, "commitOffset": 1})
             kept = await ask(client, 14, other)  # who begins there and has not read yet knows, too
             assert (kept.ext["offset"], kept.ext["saturnTerm"]) == ("1", term)
-            group.slave._slave.close()
+            group.slave.replication.slave.close()
             group.slave.context.role.depose("cut off")
             await until(lambda: group.master.context.copies_in_sync() == 1)
             assert (await group.send_all(group.master, b"lost"))[0] in (11, 12)
@@ -428,7 +428,7 @@ def test_a_mistake_in_the_rules_ends_writes(tmp_path: Path) -> None:
             def mistaken(*_: Any) -> Any:
                 raise AssertionError("a rule that contradicts itself")
 
-            executor = group.master._executor
+            executor = group.master.replication.executor
             executor.machine.step = mistaken  # type: ignore[method-assign]
             with pytest.raises(AssertionError):
                 executor.tell(Paused())
@@ -451,7 +451,7 @@ def test_a_promotion_that_the_end_of_the_node_interrupted_goes_on_at_its_next_st
                 opening.set()
                 await asyncio.Event().wait()
 
-            group.slave._executor._open = never  # type: ignore[method-assign]
+            group.slave.replication.executor._open = never  # type: ignore[method-assign]
             assert (await group.role(group.master, RequestCode.FENCE, epoch=2 * TERM))[0] == 0
             work = group.role(group.slave, RequestCode.PROMOTE, epoch=2 * TERM)
             promoting = asyncio.ensure_future(work)

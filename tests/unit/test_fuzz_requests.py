@@ -50,7 +50,7 @@ def test_a_broker_does_what_it_is_asked_or_says_why_not(
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path, auto_create_topics=True))
         client = await connected(runtime, broker)
-        codes = [code for code in codes_of({*broker._handlers}) if roles or code not in ROLES]
+        codes = [code for code in codes_of({*broker.parts.handlers}) if roles or code not in ROLES]
         found = await pelt(client, RequestMaker(random.Random(seed), codes), 600)
         assert found == []
         assert (broker.failures.count, broker.failures.last) == (0, "")

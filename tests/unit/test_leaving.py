@@ -44,7 +44,7 @@ def test_a_slave_that_stays_away_is_not_waited_for_any_more(tmp_path: Path) -> N
 def test_a_slave_that_is_lost_is_not_waited_for(tmp_path: Path, says: str) -> None:
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path, slave_timeout_ms=30_000) as group:
-            group.master._master._slaves_by = 0.0  # that it has just started is long ago
+            group.master.ground.master._slaves_by = 0.0  # that it has just started is long ago
             assert await group.send_all(group.master, b"before") == [0]
             if says == "a stranger":
                 client = await connected(runtime, group.master)

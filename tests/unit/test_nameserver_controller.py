@@ -54,7 +54,7 @@ def test_the_replicas_in_sync_are_those_that_the_master_counts(tmp_path: Path) -
     async def body(runtime: NativeRuntime) -> None:
         async with Group(runtime, tmp_path) as group:
             name, endpoint = group.master.config.broker_name, await nameserver(group)
-            await until(lambda: bool(group.slave._registration.registered))
+            await until(lambda: bool(group.slave.replication.registrar.registered))
             table = await replicas(endpoint, name, "nobody")
             assert list(table) == [name]
             told = table[name]
@@ -105,7 +105,7 @@ def test_a_broker_is_elected_by_a_hand_over(tmp_path: Path) -> None:
         hands_over(group)
         async with group:
             name, endpoint = group.master.config.broker_name, await nameserver(group)
-            await until(lambda: bool(group.slave._registration.registered))
+            await until(lambda: bool(group.slave.replication.registrar.registered))
             assert await group.send_all(group.master, b"one") == [0]
             reply = await elect(endpoint, name, 1)
             assert (reply.code, reply.remark) == (0, None)
@@ -135,7 +135,7 @@ def test_who_leads_goes_on_when_nobody_else_is_named_or_can(tmp_path: Path) -> N
         hands_over(group)
         async with group:
             name, endpoint = group.master.config.broker_name, await nameserver(group)
-            await until(lambda: bool(group.slave._registration.registered))
+            await until(lambda: bool(group.slave.replication.registrar.registered))
             still = (
                 await elect(endpoint, name, 0),
                 await elect(endpoint, name, 1, designateElect="false"),
@@ -167,7 +167,7 @@ def test_a_group_without_a_master_is_not_given_one(tmp_path: Path) -> None:
         hands_over(group)
         async with group:
             name, endpoint = group.master.config.broker_name, await nameserver(group)
-            await until(lambda: bool(group.slave._registration.registered))
+            await until(lambda: bool(group.slave.replication.registrar.registered))
             await group.master.close()
             await until(lambda: 0 not in group.nameserver.routes.addresses(name))
             reply = await elect(endpoint, name, 1)

@@ -142,19 +142,19 @@ def test_without_a_lease_consumers_of_a_slave_see_only_what_who_could_be_elected
         one = await started(runtime, slave_config(tmp_path / "s1", master))
         two = await started(runtime, slave_config(tmp_path / "s2", master, broker_id=2))
         client, reader = await connected(runtime, master), await connected(runtime, one)
-        await until(lambda: len(master._master.followers()) == 2)
+        await until(lambda: len(master.ground.master.followers()) == 2)
         assert (await send(client, b"on all")).code == 0
         await until(lambda: one.store.watermarks.confirmed > 0)
         await two.close(clean=False)
         without = {one.address, two.address}
         master.context.witnesses = lambda: frozenset(without)
-        master.context.had_by = master._master.had_by
+        master.context.had_by = master.ground.master.had_by
         assert (await send(client, b"on two of three")).code != 0
         end = master.store.watermarks.appended
         await until(lambda: one.store.watermarks.dispatched == end)
         assert (await pull(reader, 1)).code != 0, "read above the watermark"
         without.discard(two.address)  # it cannot be elected any more
-        master._turn.wake()
+        master.ground.advancer.wake()
         await until(lambda: one.store.watermarks.confirmed == end)
         assert (await pull(reader, 1)).code == 0
         await one.close()
@@ -339,7 +339,7 @@ def test_a_pull_that_comes_before_a_message_is_confirmed_is_answered_when_it_is(
         await until(lambda: master.store.watermarks.appended > 0)
         end = master.store.watermarks.appended
         pulling = asyncio.ensure_future(pull(reader, 0, sysFlag=6, suspendTimeoutMillis=9000))
-        await until(lambda: len(master._pulls.held) == 1)
+        await until(lambda: len(master.messaging.pulls.held) == 1)
         assert master.store.watermarks.dispatched == end
         slave.report(end)
         assert (await sending).code == 0
@@ -357,7 +357,7 @@ def test_a_slave_that_joins_while_the_master_is_unsure_is_taken_when_it_is_sure(
         master = await started(runtime, config(tmp_path / "m"))
         client = await connected(runtime, master)
         assert (await send(client, b"one")).code == 0
-        executor, answered = master._executor, asyncio.Event()
+        executor, answered = master.replication.executor, asyncio.Event()
         poll = executor._poll
 
         async def later(ask: Ask) -> None:
@@ -365,11 +365,13 @@ def test_a_slave_that_joins_while_the_master_is_unsure_is_taken_when_it_is_sure(
             await poll(ask)
 
         executor._poll = later  # type: ignore[method-assign]
-        greeted = master._master.hello()  # what it said while it still was sure
+        greeted = master.ground.master.hello()  # what it said while it still was sure
         executor.tell(Paused())
-        master._master.hello = lambda: greeted  # type: ignore[method-assign]
+        master.ground.master.hello = lambda: greeted  # type: ignore[method-assign]
         slave = await started(runtime, slave_config(tmp_path / "s", master))
-        await until(lambda: any(c.join and c.join.offset == 0 for c in master._master.connections))
+        await until(
+            lambda: any(c.join and c.join.offset == 0 for c in master.ground.master.connections)
+        )
         assert slave.store.watermarks.appended == 0
         answered.set()
         await until(lambda: slave.store.watermarks.appended == master.store.watermarks.appended)

@@ -225,7 +225,7 @@ def test_a_nameserver_elects_nobody_at_a_strangers_word(tmp_path: Path) -> None:
 
     async def body(runtime: NativeRuntime) -> None:
         async with group_of(runtime, tmp_path) as group:
-            await until(lambda: bool(group.slave._registration.registered))
+            await until(lambda: bool(group.slave.replication.registrar.registered))
             elect = {
                 "brokerName": group.master.config.broker_name,
                 "brokerId": 1,
@@ -327,7 +327,7 @@ def test_a_broker_that_cannot_sign_is_told_what_to_set(
             runtime, config(tmp_path, nameservers=names, replication_secret=secret)
         )
         await until(lambda: "replicationSecret" in caplog.text)
-        assert not broker._registration.registered
+        assert not broker.replication.registrar.registered
         await broker.close()
         await server.close()
 
@@ -349,7 +349,7 @@ def test_a_nameserver_that_does_not_sign_says_where_to_dial_and_deposes_nobody(
             request = Command.request(RequestCode.REGISTER_BROKER, ext, table)
             assert (await stranger.again(request)).code == 0
             for broker in (group.master, group.slave):
-                await broker._registration.ask_all(5.0)
+                await broker.replication.registrar.ask_all(5.0)
             assert (role.promised_epoch, group.master.replica_state()["role"]) == (
                 role.log_epoch,
                 "master",
@@ -357,7 +357,7 @@ def test_a_nameserver_that_does_not_sign_says_where_to_dial_and_deposes_nobody(
             stranger.endpoint.close()
             await until(lambda: group.master.context.copies_in_sync() == 2)
             assert await group.send_all(group.master, b"goes on") == [0]
-            said = [line for line in caplog.messages if "where to dial" in line]
+            said = [line for line in caplog.messages if "the address to dial" in line]
             assert len(said) == 2, "each broker says it once"
 
     run(body)
@@ -704,10 +704,10 @@ def test_a_node_tells_whom_it_would_refuse_if_signatures_were_required(
             other = await group.start("t", role="SLAVE", broker_id=2, replication_secret=slave)
             for _ in range(2):  # it comes again, and is told once
                 await until(lambda: master.context.copies_in_sync() == 3)
-                await until(lambda: bool(other._registration.registered))
+                await until(lambda: bool(other.replication.registrar.registered))
                 wanted = [f"{other.address} {why}"] if why else []
                 assert master.replica_state()["letIn"] == wanted
-                other._slave.drop()
+                other.replication.slave.drop()
                 await until(lambda: master.context.copies_in_sync() < 3)
             said = [r.message for r in caplog.records if r.message.startswith(other.address)]
             assert len(said) == len(set(said)) * 2 == 2 * bool(why), "of the nameserver and master"
@@ -746,7 +746,7 @@ def test_a_slave_tells_which_master_and_nameserver_it_would_not_believe(
         async with group_of(runtime, tmp_path, theirs, **settings) as group:
             other = await group.start("t", role="SLAVE", broker_id=2, replication_secret=SECRET)
             await until(lambda: group.master.context.copies_in_sync() == 3)
-            await until(lambda: bool(other._registration.registered))
+            await until(lambda: bool(other.replication.registrar.registered))
             server = f"nameserver {group.nameserver.address} does not sign"
             wanted = [f"{group.master.address} {why}", server] if why else []
             assert other.replica_state()["letIn"] == wanted

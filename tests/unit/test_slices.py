@@ -146,7 +146,7 @@ def test_many_held_pulls_are_answered_between_others(tmp_path: Path, ends: str) 
         await send(client, b"x")
         held = {"sysFlag": 6, "suspendTimeoutMillis": 10_000}
         much = [asyncio.ensure_future(pull(client, 1, **held)) for _ in range(many)]
-        pulls = broker._pulls
+        pulls = broker.messaging.pulls
         await until(lambda: len(pulls.held) == many)
         if ends == "a message":
             await send(other, b"y")
@@ -208,7 +208,7 @@ def test_members_of_a_large_group_are_told_of_many_changes_a_few_times(tmp_path:
             for number, member in enumerate(members)
         ]
         assert {reply.code for reply in await asyncio.gather(*beats)} == {0}
-        await until(lambda: not broker._members._telling and len(told) == many)
+        await until(lambda: not broker.messaging.members._telling and len(told) == many)
         assert max(told.values()) < many // 2, "a join is not told by itself"
         told.clear()
         members.pop().close()

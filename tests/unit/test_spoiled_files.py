@@ -199,7 +199,7 @@ def test_a_broker_with_bad_entries_in_all_its_tables_serves_the_good_ones() -> N
         assert (await client.send(b"two")).code == 0
         assert await client.committed() == 1
         asked = await world.connect(nameserver)
-        await world.until(lambda: broker._registration.registered)
+        await world.until(lambda: broker.replication.registrar.registered)
         assert (await asked.ask(105, {"topic": "T"})).code == 0
         assert broker.failures.count == 0
         await broker.close()

@@ -99,13 +99,13 @@ def test_an_error_of_the_work_is_one_of_the_run() -> None:
 def test_nothing_is_done_while_the_steps_rest() -> None:
     async def body(steps: Steps) -> None:
         done: list[str] = []
-        steps.rest(True)
+        steps.pause()
         assert not steps.take()
         work = asyncio.ensure_future(steps.run(writing("a", 2, done)))
         for _ in range(20):
             await asyncio.sleep(0)
         assert not done
-        steps.rest(False)
+        steps.resume()
         assert await work == "a"
 
     run(body)

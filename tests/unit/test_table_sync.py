@@ -74,7 +74,7 @@ class FakeMaster:
 
 
 def sync_of(broker: Broker) -> TableSync:
-    return broker._table_sync
+    return broker.replication.table_sync
 
 
 def test_an_unchanged_table_is_an_empty_reply(tmp_path: Path) -> None:
@@ -219,7 +219,8 @@ def test_tables_that_cannot_be_copied_are_told_once_until_they_are(
         good = master.tables[RequestCode.GET_ALL_TOPIC_CONFIG]
         options: dict[str, Any] = {"role": "SLAVE", "broker_id": 1, "slave_sync_ms": 10}
         broker = await started(runtime, config(tmp_path, **options))
-        sync = TableSync(broker.context, broker._delays, delete, lambda: master.address)
+        sync = TableSync(broker.context, broker.messaging.delays, delete)
+        sync.master_address = lambda: master.address
         following = runtime.spawn(sync.run(), name="sync")
         for times in (1, 2):
             master.tables[RequestCode.GET_ALL_TOPIC_CONFIG] = {"topicConfigTable": 5}
@@ -289,11 +290,11 @@ def test_who_leads_before_an_answer_is_read_takes_nothing_of_it(tmp_path: Path) 
         many = {f"orders@G{number}": {"0": 60} for number in range(3 * STEP_READ)}
         master.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = {"offsetTable": many}
         broker = await started(runtime, config(tmp_path, role="SLAVE", broker_id=1))
-        broker.context.steps.rest(True)
+        broker.context.steps.pause()
         copying = asyncio.create_task(sync_of(broker).copy_from(master.address))
         await until(lambda: RequestCode.GET_ALL_CONSUMER_OFFSET in [c.code for c in master.asked])
         await insist(broker)
-        broker.context.steps.rest(False)
+        broker.context.steps.resume()
         with pytest.raises(SystemBusy, match="came too late"):
             await copying
         assert len(broker.context.offsets) == 0
@@ -384,7 +385,7 @@ def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: P
         for _ in range(8):
             await send(endpoint, b"x", e=0)
         slave = await started(runtime, config(tmp_path / "b", role="SLAVE", broker_id=1))
-        slave._slave.master_is(master.address, master.ha_address)
+        slave.replication.slave.master_is(master.address, master.ha_address)
         reader = await connected(runtime, slave)
         await until(lambda: slave.store.max_offset("orders", 0) == 8)
         await until(lambda: slave.context.topics.get("orders") is not None)
@@ -392,7 +393,7 @@ def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: P
         await ask(reader, RequestCode.UPDATE_CONSUMER_OFFSET, commit)
         await master.close()
         again = await started(runtime, config(tmp_path / "a"))
-        slave._slave.master_is(again.address, again.ha_address)
+        slave.replication.slave.master_is(again.address, again.ha_address)
         await until(lambda: again.context.offsets.query("G", "orders", 0) == 3)
         await slave.close()
         await again.close()

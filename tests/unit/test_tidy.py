@@ -44,7 +44,6 @@ LONG_MODULES = {
     "store/message_store.py": 1020,
     "nameserver/routes.py": 520,
     "nameserver/server.py": 540,
-    "broker/broker.py": 780,
     "broker/handlers/admin.py": 620,
     "broker/replication/election.py": 620,
     "broker/replication/events.py": 540,

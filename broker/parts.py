@@ -1,0 +1,404 @@
+"""The parts of a broker, each made once, after those that it needs.
+
+`broker/groundwork.py` makes the parts that need no address of this node, `build_parts` the rest,
+once the broker listens. It awaits nothing. A part is given the others that it needs when it is
+made. Some parts need each other, and `_connect` is the only place that tells a part of one that was
+made later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from saturnmq.broker.commit.acknowledgement import Acknowledgement
+from saturnmq.broker.commit.admission import Admission
+from saturnmq.broker.commit.cleaning import CleaningService
+from saturnmq.broker.commit.copies import CopyWriter
+from saturnmq.broker.commit.flush import FlushService
+from saturnmq.broker.commit.log_rewriting import LogRewriter
+from saturnmq.broker.commit.retention import RetentionClock
+from saturnmq.broker.commit.upkeep import Upkeep
+from saturnmq.broker.deadlines import Deadlines
+from saturnmq.broker.delay.delivery import DelayService
+from saturnmq.broker.exactly_once.sinks import SinkTable
+from saturnmq.broker.exactly_once.stages import Stages
+from saturnmq.broker.exactly_once.staging import StagingService
+from saturnmq.broker.groundwork import Groundwork
+from saturnmq.broker.handlers.admin import AdminService
+from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.pull import PullService
+from saturnmq.broker.handlers.queries import QueryService
+from saturnmq.broker.handlers.ranges import RangeService
+from saturnmq.broker.handlers.requests import Handler, Services, handlers
+from saturnmq.broker.handlers.retry import RetryService
+from saturnmq.broker.handlers.send import SendService
+from saturnmq.broker.registration import Registrar
+from saturnmq.broker.replication.elector import Ballot, ElectionService, SavedMemory
+from saturnmq.broker.replication.executor import Doors, Executor
+from saturnmq.broker.replication.failover import FailoverService
+from saturnmq.broker.replication.ha_slave import HaSlave
+from saturnmq.broker.replication.leaving import Leaving
+from saturnmq.broker.replication.master_duties import MasterDuties
+from saturnmq.broker.replication.mending import Mending
+from saturnmq.broker.replication.table_sync import TableSync
+from saturnmq.broker.tables.deletion import Deletion
+from saturnmq.broker.tables.table_memory import GROUP, LOCK, MEMBER, OFFSET, TOPIC
+from saturnmq.protocol.ids import UniqueIds
+from saturnmq.protocol.signing import Challenges
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.supervision import Supervisor
+from saturnmq.store.message_store import Arrival
+
+
+@dataclass(frozen=True)
+class DurabilityParts:
+    """The parts that keep the store durable and small."""
+
+    retention: RetentionClock
+    flush: FlushService
+    cleaning: CleaningService
+    upkeep: Upkeep
+
+
+@dataclass(frozen=True)
+class MessagingParts:
+    """The parts that take messages and give them out."""
+
+    sends: SendService
+    retries: RetryService
+    pulls: PullService
+    members: MembershipService
+    delays: DelayService
+    sinks: SinkTable
+    stages: Stages
+    staging: StagingService
+    deletion: Deletion
+
+
+@dataclass(frozen=True)
+class ReplicationParts:
+    """The parts that make this node one of its group."""
+
+    table_sync: TableSync
+    rewriter: LogRewriter
+    mending: Mending
+    registrar: Registrar
+    slave: HaSlave
+    duties: MasterDuties
+    executor: Executor
+    elections: ElectionService | None
+    failover: FailoverService
+    leaving: Leaving
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The rest, made when this node has its address."""
+
+    durability: DurabilityParts
+    messaging: MessagingParts
+    replication: ReplicationParts
+    deadlines: Deadlines
+    handlers: dict[int, Handler]  # by request code
+
+
+def build_parts(ground: Groundwork, supervisor: Supervisor, ballot: Ballot | None) -> Parts:
+    """The context has the addresses of this node by now. With a `ballot` it takes part in
+    elections."""
+    durability = _durability(ground)
+    messaging = _messaging(ground, durability)
+    replication = _replication(ground, durability, messaging, supervisor, ballot)
+    deadlines = Deadlines(
+        ground.context,
+        flush=durability.flush,
+        disk_failure=ground.disk_failure,
+        executor=replication.executor,
+        pulls=messaging.pulls,
+        members=messaging.members,
+        staging=messaging.staging,
+    )
+    table = _handlers(ground, durability, messaging, replication)
+    parts = Parts(durability, messaging, replication, deadlines, table)
+    _connect(ground, parts)
+    return parts
+
+
+def _durability(ground: Groundwork) -> DurabilityParts:
+    c, gate, look = ground.context, ground.gate, ground.disk_failure.look
+    retention = RetentionClock(c.runtime)
+    flush = FlushService(
+        c.store,
+        c.runtime,
+        sync=c.config.sync_flush,
+        interval_s=c.config.flush_interval_ms / 1000,
+        on_flushed=ground.advancer.wake,
+        on_failed=look,
+        guard=gate.shared,
+    )
+    cleaning = CleaningService(
+        c.store,
+        c.runtime,
+        now_ms=retention.now_ms,
+        retry_dispatch=ground.advancer.catch_up,
+        guard=gate.shared,
+    )
+    return DurabilityParts(retention, flush, cleaning, Upkeep(c.store, c.runtime, gate, look))
+
+
+def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingParts:
+    c, gate, advancer = ground.context, ground.gate, ground.advancer
+    process = c.runtime.random.randrange(1 << 16)
+    host, _ = split_address(c.address)
+    unique_ids = UniqueIds(c.runtime, host, process)
+    admission, acknowledgement = Admission(c), Acknowledgement(c, advancer.wake)
+    copies = CopyWriter(c, advancer.wake)
+    pulls = PullService(c)
+    sinks = SinkTable(c.store, durability.retention.now_ms)
+    stages = Stages(
+        ground.disk,
+        c.config.root,
+        c.connections.budget,
+        max_bytes=c.config.stage_max_bytes,
+        memory_bytes=c.config.stage_memory_bytes,
+        total_bytes=c.config.stage_total_bytes,
+    )
+    return MessagingParts(
+        SendService(c, unique_ids, admission, acknowledgement, on_append=advancer.wake),
+        RetryService(c, copies, acknowledgement),
+        pulls,
+        MembershipService(c),
+        DelayService(c, copies),
+        sinks,
+        stages,
+        StagingService(
+            c, admission, acknowledgement, sinks, stages, gate.shared, advancer.catch_up
+        ),
+        Deletion(
+            c,
+            save=ground.persistence.save,
+            checkpoint=durability.upkeep.checkpoint,
+            wake_pulls=pulls.wake_all,
+        ),
+    )
+
+
+def _replication(
+    ground: Groundwork,
+    durability: DurabilityParts,
+    messaging: MessagingParts,
+    supervisor: Supervisor,
+    ballot: Ballot | None,
+) -> ReplicationParts:
+    c, advancer, master = ground.context, ground.advancer, ground.master
+    delays = messaging.delays
+    table_sync = TableSync(c, delays, messaging.deletion.apply)
+    rewriter = LogRewriter(
+        c,
+        ground.gate,
+        advancer,
+        ground.persistence,
+        delays=delays,
+        sinks=messaging.sinks,
+        wake_pulls=messaging.pulls.wake_all,
+        on_truncated=table_sync.truncated,
+    )
+    mending = Mending(c, rewriter.repair)
+    registrar = Registrar(c, c.ha_address)
+    slave = _slave(ground, durability.flush, table_sync, mending, registrar)
+    duties = MasterDuties(
+        supervisor, table_sync=table_sync, delays=delays, staging=messaging.staging
+    )
+    doors = _doors(ground, table_sync, rewriter, duties)
+    executor = Executor(c, master, slave, registrar, mending, doors)
+    elections = _elections(ground, ballot, slave, executor)
+    failover = FailoverService(
+        c,
+        master,
+        slave,
+        registrar,
+        executor,
+        no_failover=None if elections is None else elections.trouble,
+    )
+    leaving = Leaving(c, master, slave)
+    return ReplicationParts(
+        table_sync,
+        rewriter,
+        mending,
+        registrar,
+        slave,
+        duties,
+        executor,
+        elections,
+        failover,
+        leaving,
+    )
+
+
+def _slave(
+    ground: Groundwork,
+    flush: FlushService,
+    table_sync: TableSync,
+    mending: Mending,
+    registrar: Registrar,
+) -> HaSlave:
+    return HaSlave(
+        ground.context,
+        ground.links,
+        flush=lambda: ground.gate.shared(flush.flush_once()),
+        flush_at_once=flush.flush_at_once,
+        on_append=ground.advancer.wake,
+        on_join=table_sync.joined,
+        on_no_master=registrar.look_for_master,
+        mending=mending,
+    )
+
+
+def _doors(
+    ground: Groundwork, table_sync: TableSync, rewriter: LogRewriter, duties: MasterDuties
+) -> Doors:
+    return Doors(
+        save=rewriter.save_role,
+        saved_soon=ground.persistence.wake,
+        cut_torn=rewriter.truncate_torn,
+        keep_within=rewriter.keep_topics_within,
+        cut=rewriter.truncate,
+        put_back=rewriter.put_back,
+        wake=ground.advancer.wake,
+        lead=duties.begin,
+        retire=duties.end,
+        merge_back=table_sync.merge_back,
+        adopt=table_sync.adopt,
+    )
+
+
+def _elections(
+    ground: Groundwork, ballot: Ballot | None, slave: HaSlave, executor: Executor
+) -> ElectionService | None:
+    if ballot is None:
+        return None
+    saved = SavedMemory()
+    ground.files.load("election", saved)
+    return ElectionService(
+        ground.context,
+        ballot,
+        saved,
+        ground.master,
+        slave,
+        tell=executor.tell,
+        wake=ground.advancer.wake,
+    )
+
+
+def _handlers(
+    ground: Groundwork,
+    durability: DurabilityParts,
+    messaging: MessagingParts,
+    replication: ReplicationParts,
+) -> dict[int, Handler]:
+    c = ground.context
+
+    def ha_status() -> dict[str, Any]:
+        return (replication.slave if c.role.is_slave else ground.master).status()
+
+    admin = AdminService(
+        c,
+        messaging.delays,
+        ha_status=ha_status,
+        flush_behind_ms=durability.flush.behind_ms,
+        request_cleaning=durability.cleaning.request,
+        wake_pulls=messaging.pulls.wake_all,
+        save=ground.persistence.save,
+        deletion=messaging.deletion,
+        copy_tables=replication.table_sync.copy_now,
+        started_ms=c.runtime.now_ms(),
+    )
+    services = Services(
+        messaging.sends,
+        messaging.pulls,
+        messaging.retries,
+        QueryService(c),
+        messaging.members,
+        admin,
+        replication.failover,
+        replication.leaving,
+        replication.mending,
+        RangeService(c),
+        messaging.staging,
+    )
+    return handlers(services, Challenges(c.config.signing, lambda: c.address, c.let_in))
+
+
+def _connect(ground: Groundwork, parts: Parts) -> None:
+    """Tell parts of those that were made after them."""
+    replication = parts.replication
+    _connect_advancer(ground, parts)
+    _connect_context(ground, parts)
+
+    # The slave flushes for a master that waits for it, and reports every flush.
+    parts.durability.flush.on_flushed.append(replication.slave.flushed)
+
+    # The slave asks for the tables when it joins, and knows whom to ask.
+    replication.table_sync.master_address = lambda: replication.slave.master_address
+
+    # The registrar sends the table of topics, and it does so when that changes.
+    def topics_changed() -> None:
+        ground.persistence.wake()
+        replication.registrar.topics_changed()
+
+    ground.context.topics.on_change = topics_changed
+
+    # The executor gives orders to all of these, and their news are its events.
+    executor = replication.executor
+    ground.context.role.on_pause = executor.paused
+    ground.master.tell = replication.slave.tell = executor.tell
+    replication.registrar.on_master = executor.nameserver_told
+    # It decides on requests to the service that passes them on to it.
+    executor.on_answer = replication.failover.answer
+
+
+def _connect_advancer(ground: Groundwork, parts: Parts) -> None:
+    """These parts advance watermarks, and the advancer wakes them when one has risen."""
+    c, advancer = ground.context, ground.advancer
+    durability, messaging, replication = parts.durability, parts.messaging, parts.replication
+    pulls = messaging.pulls
+
+    def count_arrivals(_: int, arrivals: Iterable[Arrival]) -> None:
+        if not c.role.is_slave:  # its master counts
+            c.statistics.arrived(arrivals)
+
+    advancer.on_append += [
+        durability.upkeep.appended,
+        durability.flush.wake,
+        ground.master.appended,
+        replication.registrar.log_grew,
+    ]
+    advancer.on_arrivals += [
+        replication.table_sync.arrived,
+        messaging.sinks.arrived,
+        pulls.arrived,
+        lambda _, arrivals: messaging.delays.arrived(arrivals),
+        count_arrivals,
+    ]
+    advancer.on_visible += [pulls.wake]
+    advancer.is_awaited = lambda: len(pulls.held) > 0
+
+
+def _connect_context(ground: Groundwork, parts: Parts) -> None:
+    """The answers that every part may ask the context for come from parts that have it."""
+    c, master, elections = ground.context, ground.master, parts.replication.elections
+    c.enough_replicas, c.copies_in_sync = master.enough_replicas, master.copies_in_sync
+    c.flush_keeps_up = parts.durability.flush.keeps_up
+    if elections is not None:
+        c.witnesses, c.had_by = elections.witnesses, master.had_by
+        c.unelected, c.counts = elections.refuses, elections.counts
+        c.refuses_group = elections.refuses_group
+    # The tables ask for memory, and it asks them for their sizes.
+    c.tables.counts = {
+        OFFSET: c.offsets.__len__,
+        GROUP: c.groups.__len__,
+        TOPIC: lambda: len(c.topics) + len(c.topics.deleted),
+        MEMBER: c.clients.__len__,
+        LOCK: c.locks.__len__,
+    }
