@@ -110,7 +110,7 @@ def _show_everything(original: Any) -> Any:
 
 
 def _in_place(original: Any) -> Any:
-    def replace_file(self: SimDisk, path: str, data: bytes, keep_backup: bool = True) -> None:
+    def replace_file(self: SimDisk, path: str, data: bytes, *, keep_backup: bool = True) -> None:
         if keep_backup:
             self.write_file(path, data)
         else:
@@ -122,7 +122,7 @@ def _in_place(original: Any) -> Any:
 def _rename_unsynced(original: Any) -> Any:
     unflushed = Mutant("", "", "", (Patch(Inode, "flush", _nothing),))
 
-    def replace_file(self: SimDisk, path: str, data: bytes, keep_backup: bool = True) -> None:
+    def replace_file(self: SimDisk, path: str, data: bytes, *, keep_backup: bool = True) -> None:
         with unflushed.active():
             original(self, path, data, keep_backup)
 
@@ -130,7 +130,7 @@ def _rename_unsynced(original: Any) -> Any:
 
 
 def _unsynced_name(original: Any) -> Any:
-    def create_segment(self: SimDisk, path: str, size: int, durable: bool = True) -> Any:
+    def create_segment(self: SimDisk, path: str, size: int, *, durable: bool = True) -> Any:
         return original(self, path, size, False)
 
     return create_segment

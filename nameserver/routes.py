@@ -149,7 +149,7 @@ class RouteTable:
         if self._is_deposed(broker, holder, term):
             self._claims.hold(broker, now_ms)
             self._deposed[key] = Deposed(connection, now_ms + broker.timeout_ms)
-            return Registered(False, term, term.holder if term else None)
+            return Registered(taken=False, term=term, master=term.holder if term else None)
         self._check_place(broker, holder)
         if holder is None and len(broker.topics) == 1:
             raise SystemError_(
@@ -165,7 +165,7 @@ class RouteTable:
         group = self._join(broker, group)
         before = self._live.get(key)
         changed = holder is None or before is None or before.version != broker.version
-        self._take_topics(broker, group, changed)
+        self._take_topics(broker, group, changed=changed)
         self._live[key] = LiveBroker(
             cluster=broker.cluster,
             name=broker.name,
@@ -179,7 +179,7 @@ class RouteTable:
             connection=connection,
         )
         master = self._master_for(broker, group, term)
-        return Registered(True, term, master, deposed)
+        return Registered(taken=True, term=term, master=master, deposed=deposed)
 
     def _master_for(
         self, broker: Registration, group: BrokerData, term: Term | None
@@ -264,7 +264,7 @@ class RouteTable:
         """Note that the addresses of a broker name have changed."""
         self.changed.update((topic, None) for topic, qs in self._topics.items() if name in qs)
 
-    def _take_topics(self, broker: Registration, group: BrokerData, changed: bool) -> None:
+    def _take_topics(self, broker: Registration, group: BrokerData, *, changed: bool) -> None:
         is_master = broker.broker_id == MASTER_ID
         is_prime_slave = (
             not is_master
@@ -381,7 +381,7 @@ class RouteTable:
             return group
         addresses = dict(group.addresses)
         addresses[MASTER_ID] = addresses.pop(min(addresses))
-        return BrokerData(group.cluster, group.broker_name, addresses, True)
+        return BrokerData(group.cluster, group.broker_name, addresses, enable_acting_master=True)
 
     def topics(self) -> list[str]:
         return sorted(self._topics)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from enum import StrEnum
 from typing import NamedTuple
 
 from saturnmq.protocol.batch import crc_differs, iterate_batch, properties_with_zeros
@@ -39,16 +40,24 @@ SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 UNKNOWN_LEVEL_DELAY_MS = 1000
 
 
-class Scan(NamedTuple):
-    """The content of a stretch of log.
+class ScanStatus(StrEnum):
+    """Why a scan stopped at `next_pos`. The kernel returns the bare strings."""
 
-    `status` gives the reason why the scan stopped at `next_pos`: `end` (all seen, or zeros from
-    there on), `blank` (the segment is over; next_pos is behind it), `more` (a frame that the
-    stretch cuts off; give a longer one), `damage` (`why`).
-    """
+    END = "end"
+    """All was seen, or zeros begin there."""
+    BLANK = "blank"
+    """The segment is over, and `next_pos` is behind it."""
+    MORE = "more"
+    """The stretch cuts off a frame: give a longer one."""
+    DAMAGE = "damage"
+    """No sound frame is there; `why` tells the reason."""
+
+
+class Scan(NamedTuple):
+    """The content of a stretch of log."""
 
     next_pos: int
-    status: str
+    status: str  # of ScanStatus
     why: str
     runs: list[Run]
     index_items: bytes
@@ -186,17 +195,17 @@ def scan_frames(
             case Frame():
                 topic = _text(outcome.topic)
                 if topic is None:
-                    status, why = "damage", "topic is not UTF-8"
+                    status, why = ScanStatus.DAMAGE, "topic is not UTF-8"
                     break
                 if outcome.physical_offset != physical_base + pos:
-                    status = "damage"
+                    status = ScanStatus.DAMAGE
                     why = (
                         f"frame says offset {outcome.physical_offset}, "
                         f"it lies at {physical_base + pos}"
                     )
                     break
                 if verify_crc and is_torn(outcome.raw_properties):
-                    status, why = "damage", "the last properties are zeros"
+                    status, why = ScanStatus.DAMAGE, "the last properties are zeros"
                     break
                 properties = outcome.properties
                 transaction = outcome.sys_flag & TRANSACTION_MASK
@@ -218,13 +227,13 @@ def scan_frames(
                 pos += outcome.size
             case Blank(size=size):
                 pos += size
-                status = "blank"
+                status = ScanStatus.BLANK
             case End():
-                status = "end"
+                status = ScanStatus.END
             case NeedMore():
-                status = "more"
+                status = ScanStatus.MORE
             case Damage(why=reason):
-                status, why = "damage", reason
+                status, why = ScanStatus.DAMAGE, reason
     return Scan(
         pos,
         status,

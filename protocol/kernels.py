@@ -17,7 +17,7 @@ from saturnmq.protocol import ids as _ids
 from saturnmq.protocol import message_reference as _sent
 from saturnmq.protocol import received_reference as _received
 from saturnmq.protocol.frame import message_size
-from saturnmq.protocol.frame_reference import Run, Scan
+from saturnmq.protocol.frame_reference import Run, Scan, ScanStatus
 
 _kernel: Any = None
 if os.environ.get("SATURNMQ_KERNELS") != "python":
@@ -60,6 +60,7 @@ __all__ = [
     "ResponseBuffer",
     "Run",
     "Scan",
+    "ScanStatus",
     "batch_ids",
     "check_batch",
     "crc32",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from saturnmq.protocol.kernels import ScanStatus
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.door import Runtime, is_short_of_descriptors
 from saturnmq.runtime.errors import SaturnError, ServiceNotAvailable
@@ -73,7 +74,7 @@ class MessageStore:
         self.config = config
         self.watermarks = Watermarks()
         self._failed: str | None = None
-        self.recovery = RecoveryResult(True)
+        self.recovery = RecoveryResult(clean=True)
         # The end of the log that consumers could see when the last run ended, bounded by the log's
         # present end. The whole log counts if the checkpoint does not say.
         self.recovered_confirm = 0
@@ -506,7 +507,7 @@ class MessageStore:
             for group in step.groups:
                 self._groups.add(group, step.next_offset)
             if step.next_offset == marks.dispatched:
-                if step.status != "damage":
+                if step.status != ScanStatus.DAMAGE:
                     return []  # a slave has half a frame, or half an atomic batch
                 self._skip_damage(step.why)
                 continue
@@ -714,6 +715,7 @@ class MessageStore:
         max_bytes: int = 1 << 20,
         codes: frozenset[int] | None = None,
         visible: int | None = None,
+        *,
         override_limits: bool = False,
         correct: bool = True,
         end: int | None = None,
@@ -733,10 +735,10 @@ class MessageStore:
             max_bytes,
             codes,
             self._log.end if visible is None else visible,
-            override_limits,
-            correct,
-            end,
-            sql,
+            override_limits=override_limits,
+            correct=correct,
+            end=end,
+            sql=sql,
         )
 
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> memoryview:

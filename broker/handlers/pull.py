@@ -154,7 +154,7 @@ class PullService:
         if moved is None:
             return False
         low, high = self._bounds(pull.topic, pull.queue_id)
-        self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, why, moved, low, high, False)
+        self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, why, moved, low, high, slow=False)
         return True
 
     def _checked(
@@ -187,8 +187,8 @@ class PullService:
             pull.max_bytes,
             pull.codes,
             self._c.visible,
-            pull.max_count > JAVA_BATCH,
-            self._corrects,
+            override_limits=pull.max_count > JAVA_BATCH,
+            correct=self._corrects,
             sql=pull.sql,
         )
         name = result.status.name
@@ -352,8 +352,8 @@ class PullService:
             result.next_begin_offset,
             result.min_offset,
             result.max_offset,
-            result.suggest_slave,
-            result.pieces if code == ResponseCode.SUCCESS else (),
+            slow=result.suggest_slave,
+            pieces=result.pieces if code == ResponseCode.SUCCESS else (),
         )
 
     def _reply(
@@ -364,6 +364,7 @@ class PullService:
         next_offset: int,
         low: int,
         high: int,
+        *,
         slow: bool,
         pieces: Sequence[memoryview] = (),
     ) -> None:

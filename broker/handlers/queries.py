@@ -36,7 +36,7 @@ class QueryService:
             self._check_whole()
             store = self._c.store
             low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
-            offset = beginning(first, low, store.is_in_memory(topic, queue_id, first))
+            offset = beginning(first, low, in_memory=store.is_in_memory(topic, queue_id, first))
         if offset is None:
             raise QueryNotFound(
                 f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "

@@ -234,7 +234,7 @@ class ElectionService:
                 case Commit(guards, writes):
                     await etcd.commit(guards, writes)
                 case Poll(force):
-                    self._campaign = self._c.runtime.spawn(self._poll(force), name="poll")
+                    self._campaign = self._c.runtime.spawn(self._poll(force=force), name="poll")
                 case Campaign():
                     work = self._run_campaign(what)
                     self._campaign = self._c.runtime.spawn(work, name="campaign")
@@ -259,7 +259,7 @@ class ElectionService:
             self._election.campaign_ended(c.runtime.monotonic(), led=led)
             self._look.set()
 
-    async def _poll(self, force: bool) -> None:
+    async def _poll(self, *, force: bool) -> None:
         c, why = self._c, "it was not asked to its end"
         try:
             await self._ballot.check(c.config.broker_name, c.address, self._others(), force)

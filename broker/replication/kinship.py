@@ -67,7 +67,7 @@ def may_cut(
     )
 
 
-def is_witness(identity: str, known: bool, term: int, other: MemberState) -> bool:
+def is_witness(identity: str, term: int, other: MemberState, *, known: bool) -> bool:
     """Whether a slave can testify which messages the group had. A slave that lost its own disk
     cannot. Nor can a slave with an empty log that has heard of a master above `term`, the newest
     epoch of this log: it may never have followed that master. `known`: it belonged to the group

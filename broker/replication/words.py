@@ -30,7 +30,7 @@ class Words:
         if role.lacks and not member.identity:
             return  # a new node cannot replace what this node knows to have lost
         is_known = role.replicas.get(member.broker_id) == member.address
-        if is_witness(group, is_known, role.log_epoch, member):
+        if is_witness(group, role.log_epoch, member, known=is_known):
             self._members[member.address] = member
             self.known_epoch = max(self.known_epoch, member.epoch)
             # This log has every epoch that this node opened, unless its disk is an older copy. Then

@@ -39,7 +39,7 @@ def term_of(c: Context, header: ReaderHeader) -> dict[str, str]:
     return {"saturnTerm": str(term), **log_of(c)}
 
 
-def beginning(first: int, low: int, in_memory: bool) -> int | None:
+def beginning(first: int, low: int, *, in_memory: bool) -> int | None:
     """The offset at which a group without an offset in a queue begins, if the broker decides it;
     None: the consumer's `consumeFromWhere` decides.
 

@@ -339,7 +339,7 @@ class Admin:
 
         ConfigError: `max_retries` below 0.
         """
-        await self._groups.create(await self._masters(), group, max_retries, orderly)
+        await self._groups.create(await self._masters(), group, max_retries, orderly=orderly)
 
     async def delete_group(self, group: str) -> None:
         """Delete the group on every master, with its offsets and its retry and dead-letter topics.

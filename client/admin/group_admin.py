@@ -111,7 +111,7 @@ class GroupAdmin:
     # -- groups --------------------------------------------------------------------------------
 
     async def create(
-        self, masters: dict[str, str], group: str, max_retries: int, orderly: bool
+        self, masters: dict[str, str], group: str, max_retries: int, *, orderly: bool
     ) -> None:
         """Create the group on every master, or set all of it anew."""
         check_group(group)

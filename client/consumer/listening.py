@@ -22,6 +22,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -142,12 +143,13 @@ class Caller:
         """
         try:
             if self._is_async:
-                took = await self._run_async(chunk, go_on, stop_at_failure)
+                took = await self._run_async(chunk, go_on, stop_at_failure=stop_at_failure)
             else:
                 if self._workers is None:
                     self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
-                work = self._each if self._one is not None else self._slices
-                took = await self._workers.run(work, chunk, go_on, stop_at_failure)
+                each = self._each if self._one is not None else self._slices
+                work = partial(each, chunk, go_on, stop_at_failure=stop_at_failure)
+                took = await self._workers.run(work)
         finally:
             for kind, fault in chunk.faults.items():
                 self._report(kind, fault)
@@ -165,7 +167,7 @@ class Caller:
         self._tell(fault)
 
     def _each(
-        self, chunk: MessageRun, go_on: Callable[[], bool] | None, stop_at_failure: bool
+        self, chunk: MessageRun, go_on: Callable[[], bool] | None, *, stop_at_failure: bool
     ) -> float:
         """The run of a listener that takes single messages; every line in it costs time."""
         began = self._runtime.monotonic()
@@ -186,7 +188,7 @@ class Caller:
         return self._runtime.monotonic() - began
 
     def _slices(
-        self, chunk: MessageRun, go_on: Callable[[], bool] | None, stop_at_failure: bool
+        self, chunk: MessageRun, go_on: Callable[[], bool] | None, *, stop_at_failure: bool
     ) -> float:
         began = self._runtime.monotonic()
         listener = cast(Listener, self._many)
@@ -196,12 +198,12 @@ class Caller:
                 result = listener(list(batch))
             except BaseException as error:
                 result = _raised(chunk, batch, error)
-            if not _note(chunk, batch, result, stop_at_failure):
+            if not _note(chunk, batch, result, stop_at_failure=stop_at_failure):
                 break
         return self._runtime.monotonic() - began
 
     async def _run_async(
-        self, chunk: MessageRun, go_on: Callable[[], bool] | None, stop_at_failure: bool
+        self, chunk: MessageRun, go_on: Callable[[], bool] | None, *, stop_at_failure: bool
     ) -> float:
         began, task = self._runtime.monotonic(), asyncio.current_task()
         for batch in self._batches(chunk, go_on):
@@ -212,7 +214,7 @@ class Caller:
                 if _is_ended(task):
                     raise
                 result = _raised(chunk, batch, error)
-            if not _note(chunk, batch, result, stop_at_failure):
+            if not _note(chunk, batch, result, stop_at_failure=stop_at_failure):
                 break
         return self._runtime.monotonic() - began
 
@@ -232,7 +234,7 @@ def _is_async(listener: object) -> bool:
     )
 
 
-def _note(chunk: MessageRun, batch: Messages, result: object, stop_at_failure: bool) -> bool:
+def _note(chunk: MessageRun, batch: Messages, result: object, *, stop_at_failure: bool) -> bool:
     """False if the run ends here."""
     if result is not None and result is not SUCCESS:
         _check(chunk, batch, result)

@@ -379,7 +379,7 @@ class SimDisk:
         ]
         return sorted(entries)
 
-    def make_dirs(self, directory: str, durable: bool = True) -> None:
+    def make_dirs(self, directory: str, *, durable: bool = True) -> None:
         path = normpath(directory)
         self.begin("make_dirs", path)
         while path not in self._dirs:
@@ -391,7 +391,7 @@ class SimDisk:
         self.begin("exists", path)
         return path in self._names.current or path in self._dirs
 
-    def create_segment(self, path: str, size: int, durable: bool = True) -> SimSegment:
+    def create_segment(self, path: str, size: int, *, durable: bool = True) -> SimSegment:
         path = normpath(path)
         self.begin("create_segment", path)
         self._require_dir(path)
@@ -479,7 +479,7 @@ class SimDisk:
             inode.overwrite(data)
         self.flush_pages(path, inode, 0, len(data))
 
-    def replace_file(self, path: str, data: bytes, keep_backup: bool = True) -> None:
+    def replace_file(self, path: str, data: bytes, *, keep_backup: bool = True) -> None:
         path = normpath(path)
         self._write_synced(path + ".tmp", data)
         if keep_backup and path in self._names.current:
@@ -509,7 +509,7 @@ class SimDisk:
             self._names.remove(path)
             self.sync_dir(posixpath.dirname(path))
 
-    def remove_tree(self, path: str, durable: bool = True) -> None:
+    def remove_tree(self, path: str, *, durable: bool = True) -> None:
         path = normpath(path)
         self.begin("remove_tree", path)
         for child in sorted(self._names.current, reverse=True):

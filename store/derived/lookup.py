@@ -171,6 +171,7 @@ class Lookup:
         max_bytes: int,
         codes: frozenset[int] | None,
         visible: int,
+        *,
         override_limits: bool,
         correct: bool,
         end: int | None = None,
@@ -374,7 +375,7 @@ def _time_of(queue: ConsumeQueue, index: int, time_at: TimeAt) -> int | None:
 
 
 def _carries(data: bytes, topic: str, key: str) -> bool:
-    frame = decode_frame(data, 0, None, False)
+    frame = decode_frame(data, 0, None, verify=False)
     if not isinstance(frame, Frame) or frame.topic != topic.encode():
         return False
     names = frame.properties

@@ -12,7 +12,7 @@ import struct
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.frame import Frame, decode_frame
-from saturnmq.protocol.kernels import Scan, scan_frames
+from saturnmq.protocol.kernels import Scan, ScanStatus, scan_frames
 from saturnmq.store.derived.derived import Arrival, Derived
 from saturnmq.store.log.atomic_batches import AtomicBatch, groups_in
 from saturnmq.store.log.commitlog import CommitLog
@@ -28,7 +28,7 @@ class Step:
     """The progress of a step; `status` as in `scan_frames`."""
 
     next_offset: int
-    status: str
+    status: str  # of ScanStatus
     why: str = ""
     last_store_timestamp: int = 0
     messages: int = 0
@@ -61,7 +61,7 @@ class Reput:
         step = self.dispatch(view, base, offset - base, final, limit=limit)
         if step.next_offset > limit:  # a slave has the head of a BLANK
             step.next_offset = base + _first_that_is_no_frame(view, offset - base, final)
-            step.status = "more"
+            step.status = ScanStatus.MORE
         return step
 
     def frame_at_or_before(self, offset: int) -> int:
@@ -71,20 +71,22 @@ class Reput:
         if segment is None:
             return offset
         view, base, limit = segment.view, segment.start, offset - segment.start
-        there = decode_frame(view, limit, len(view), False)
+        there = decode_frame(view, limit, len(view), verify=False)
         if isinstance(there, Frame) and there.physical_offset == offset:
             return offset
         pos, step = 0, STEP_BYTES
         while pos < limit:
-            scan = scan_frames(view, pos, min(pos + step, limit), base, False, False)
-            if scan.status == "blank":
+            scan = scan_frames(
+                view, pos, min(pos + step, limit), base, verify_crc=False, index=False
+            )
+            if scan.status == ScanStatus.BLANK:
                 return base + _first_that_is_no_frame(view, pos, limit)
             if scan.next_pos > pos:
                 pos, step = scan.next_pos, STEP_BYTES
             elif pos + step < limit:
                 step = limit  # a frame longer than a step
             elif (
-                scan.status == "damage"
+                scan.status == ScanStatus.DAMAGE
                 and (after := next_frame(self._log.series, base + pos, offset)) is not None
             ):
                 pos = after - base
@@ -105,29 +107,35 @@ class Reput:
         """Dispatch frames of [pos, final) of `view`, whose first byte is the log's byte `base`; but
         not beyond the marker of a group that ends behind `limit`: it is the last in `groups`."""
         end = min(final, pos + STEP_BYTES)
-        scan = self._scan(view, pos, end, base, verify_crc)
+        scan = self._scan(view, pos, end, base, verify_crc=verify_crc)
         if end < final and scan.next_pos == pos:  # it may be a frame longer than a step
             end = min(final, pos + max(STEP_BYTES, _SIZE.unpack_from(view, pos)[0]))
-            scan = self._scan(view, pos, end, base, verify_crc)
+            scan = self._scan(view, pos, end, base, verify_crc=verify_crc)
         while limit is not None and self._makes_many(scan):
-            half = self._scan(view, pos, pos + (scan.next_pos - pos) // 2, base, verify_crc)
+            half = self._scan(
+                view, pos, pos + (scan.next_pos - pos) // 2, base, verify_crc=verify_crc
+            )
             if half.next_pos == pos:
                 break
-            scan = half._replace(status="more")
-        cut = scan.status == "end" and end - scan.next_pos < 8
-        if pos < scan.next_pos and end < final and (cut or scan.status in ("more", "damage")):
+            scan = half._replace(status=ScanStatus.MORE)
+        cut = scan.status == ScanStatus.END and end - scan.next_pos < 8
+        if (
+            pos < scan.next_pos
+            and end < final
+            and (cut or scan.status in (ScanStatus.MORE, ScanStatus.DAMAGE))
+        ):
             # the end may have cut a frame: the next step looks at it again, whole
-            scan = scan._replace(status="more")
+            scan = scan._replace(status=ScanStatus.MORE)
         groups = list(groups_in(scan.runs, lambda at, size: view[at - base : at - base + size]))
         if limit is not None and groups and groups[-1].end > limit:
-            scan = self._scan(view, pos, groups[-1].start - base, base, verify_crc)
-            scan = scan._replace(status="more")
+            scan = self._scan(view, pos, groups[-1].start - base, base, verify_crc=verify_crc)
+            scan = scan._replace(status=ScanStatus.MORE)
         begin, offset = base + pos, base + scan.next_pos
         segment_end = begin - begin % self._log.segment_bytes + self._log.segment_bytes
-        if scan.status == "blank" and offset != segment_end:
+        if scan.status == ScanStatus.BLANK and offset != segment_end:
             why = f"a BLANK ends at {offset}, not at its segment's end"
             offset = base + _first_that_is_no_frame(view, pos, final)
-            scan = scan._replace(status="damage", why=why)
+            scan = scan._replace(status=ScanStatus.DAMAGE, why=why)
         self._derived.append(scan, self._arrived)
         arrivals, self._arrived = self._arrived, []
         return Step(
@@ -139,12 +147,12 @@ class Reput:
         runs = scan.runs
         return len(runs) > NEW_QUEUES and self._derived.queues.count_new(runs) > NEW_QUEUES
 
-    def _scan(self, view: memoryview, pos: int, end: int, base: int, verify_crc: bool) -> Scan:
+    def _scan(self, view: memoryview, pos: int, end: int, base: int, *, verify_crc: bool) -> Scan:
         index = self._derived.index is not None
         return scan_frames(view, pos, end, base, verify_crc, index, self._derived.delays_ms)
 
 
 def _first_that_is_no_frame(view: memoryview, pos: int, end: int) -> int:
-    while isinstance(outcome := decode_frame(view, pos, end, False), Frame):
+    while isinstance(outcome := decode_frame(view, pos, end, verify=False), Frame):
         pos += outcome.size
     return pos

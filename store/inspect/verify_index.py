@@ -213,7 +213,9 @@ class IndexCheck:
         else:
             self._report("index: items point at nothing", *place, offset)
 
-    def _report(self, what: str, path: str, position: int, offset: int, note: bool = False) -> None:
+    def _report(
+        self, what: str, path: str, position: int, offset: int, *, note: bool = False
+    ) -> None:
         note = note or offset >= self._trust.below
         self._findings.add(what, path, position, offset, note=note)
 
@@ -237,13 +239,13 @@ class IndexCheck:
             filling = number == len(self._found) - 1 and self._trust.below < CERTAIN
             file = self._disk.open_readonly(path)
             try:
-                yield from self._pieces_of(file, sizes, filling)
+                yield from self._pieces_of(file, sizes, filling=filling)
             except OSError as error:
                 self._findings.add(f"index: cannot be read: {error}", path, self._position)
             finally:
                 file.close()
 
-    def _pieces_of(self, file: ReadFile, sizes: IndexSizes, filling: bool) -> Iterator[bool]:
+    def _pieces_of(self, file: ReadFile, sizes: IndexSizes, *, filling: bool) -> Iterator[bool]:
         self.files += 1
         header = HEADER.unpack(file.read(0, HEADER.size))
         count = min(max(header[5], 1), sizes.items)

@@ -116,7 +116,7 @@ class QueueCheck:
         else:
             self._report(f"queue {self._name}: entries are wrong", index, want[0])
 
-    def _report(self, what: str, index: int, offset: int, note: bool = False) -> None:
+    def _report(self, what: str, index: int, offset: int, *, note: bool = False) -> None:
         path, position = self.files.place(index * UNIT)
         note = note or offset >= self._trust.below
         self._findings.add(what, path, position, offset, note=note)

@@ -109,7 +109,7 @@ def groups_in(
     for topic, _, _, _, entries in runs:
         if topic == GROUPS_TOPIC:
             for start, size, _ in ENTRY.iter_unpack(entries):
-                frame = decode_frame(frame_at(start, size), 0, size, False)
+                frame = decode_frame(frame_at(start, size), 0, size, verify=False)
                 if isinstance(frame, Frame):
                     marker = read_marker(frame)
                     if marker.end > start + size:
@@ -168,7 +168,7 @@ class Groups:
             return None
         start, size, _ = entry
         data = self._log.read(start, size)
-        frame = None if data is None else decode_frame(data, 0, len(data), False)
+        frame = None if data is None else decode_frame(data, 0, len(data), verify=False)
         if not isinstance(frame, Frame) or frame.topic != TOPIC_BYTES:
             return None
         return read_marker(frame)

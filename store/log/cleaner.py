@@ -46,12 +46,12 @@ class Space(NamedTuple):
     above_normal: bool  # beyond diskMaxUsedSpaceRatio: delete what is expired
 
     @classmethod
-    def judge(cls, total: int, free: int, config: StoreConfig, was_full: bool = False) -> Space:
+    def judge(cls, total: int, free: int, config: StoreConfig, *, was_full: bool = False) -> Space:
         """RocketMQ's rule: a disk that was full is so until it is no longer short. Ours: with
         `diskSpaceEnoughBytes` free no level counts."""
         percent = -(-100 * (total - free) // total) if total else 100
         if 0 < config.disk_enough_bytes <= free:
-            return cls(percent, False, False, False)
+            return cls(percent, full=False, short=False, above_normal=False)
         levels = config.disk_levels
         short, full = percent > levels.forcibly, percent > levels.warning
         short, full = short or full, full or (was_full and short)
@@ -91,7 +91,7 @@ class Cleaner:
         self._waiting: dict[str, int] = {}  # renamed segments and when they may be deleted
         self._warned = False
         self.manual = 0
-        self.space = Space(0, False, False, False)
+        self.space = Space(0, full=False, short=False, above_normal=False)
 
     def taken_to(self) -> int:
         """Blocking, at start: up to where the segments went that still wait for their end, -1 if
@@ -143,7 +143,7 @@ class Cleaner:
     def _judge(self, more: int = 0) -> Space:
         total, free = self._disk.free_space(self._config.root)
         free += (len(self._waiting) + more) * self._log.segment_bytes
-        return Space.judge(total, min(free, total), self._config, self.space.full)
+        return Space.judge(total, min(free, total), self._config, was_full=self.space.full)
 
     def plan(self, now_ms: int, safe: int, recorded: int) -> CleanTicket | None:
         """Take out what is to be deleted now, nothing at or behind `safe`; None: nothing is.

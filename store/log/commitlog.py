@@ -437,7 +437,7 @@ class CommitLog:
         if segment is None or offset + size > segment.end:
             return offset < self.start
         data = read(segment.file, offset - segment.start, size, OF_LOG)
-        found = decode_frame(data, 0, size, False)
+        found = decode_frame(data, 0, size, verify=False)
         return isinstance(found, Frame) and (
             (found.physical_offset, found.size, found.queue_id, found.queue_offset, found.topic)
             == (offset, size, queue_id, queue_offset, topic.encode())

@@ -32,7 +32,7 @@ from saturnmq.protocol.frame import (
     Outcome,
     decode_frame,
 )
-from saturnmq.protocol.kernels import Scan, scan_frames
+from saturnmq.protocol.kernels import Scan, ScanStatus, scan_frames
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.disk import Disk, ReadFile
 from saturnmq.store.reading import number_of
@@ -76,7 +76,7 @@ class SegmentFiles:
         files = self._list()
         self.segment_bytes = segment_bytes or _segment_bytes(files)
         for file in files:
-            self._add(file, file is files[-1])
+            self._add(file, last=file is files[-1])
         self._starts = [segment.start for segment in self.segments]
 
     def _list(self) -> list[Found]:
@@ -91,7 +91,7 @@ class SegmentFiles:
                 files.append(Found(start, entry.size, path))
         return files
 
-    def _add(self, file: Found, last: bool) -> None:
+    def _add(self, file: Found, *, last: bool) -> None:
         if file.size != self.segment_bytes:
             why = f"it is {file.size} bytes long, a segment is {self.segment_bytes}"
             crashed_creation = last and not file.size  # the next start deletes it
@@ -247,10 +247,18 @@ class LogReader:
             asked = min(size, border - offset)
             size = _STRETCH
             view = self._view(offset, asked)
-            scan = scan_frames(view, 0, len(view), offset, True, self._index, DEFAULT_DELAYS_MS)
+            scan = scan_frames(
+                view,
+                0,
+                len(view),
+                offset,
+                verify_crc=True,
+                index=self._index,
+                delay_ms=DEFAULT_DELAYS_MS,
+            )
             if scan.next_pos:
                 why, end = scan.why, scan.next_pos
-                if scan.status == "blank":
+                if scan.status == ScanStatus.BLANK:
                     end = _blank_at(view)
                     if scan.next_pos != border - offset:  # it has to fill its segment
                         why = (
@@ -260,7 +268,7 @@ class LogReader:
                 yield Stretch(offset, view[:end], scan)
             elif len(view) < asked:
                 why = UNREADABLE
-            elif scan.status == "more":
+            elif scan.status == ScanStatus.MORE:
                 size = _claimed_size(view)
                 if asked < size <= border - offset:
                     continue

@@ -59,7 +59,7 @@ def _valid(segment: Segment, offset: int) -> bool:
     size = int.from_bytes(read(segment.file, at, 4, OF_LOG), "big")
     if not 8 <= size <= segment.end - offset:
         return False
-    outcome = decode_frame(read(segment.file, at, size, OF_LOG), 0, size, True)
+    outcome = decode_frame(read(segment.file, at, size, OF_LOG), 0, size, verify=True)
     if isinstance(outcome, Blank):
         return offset + outcome.size == segment.end
     return isinstance(outcome, Frame) and outcome.physical_offset == offset

@@ -298,7 +298,7 @@ class SideFile(SegmentFiles):
     def _list(self) -> list[Found]:
         return [self._whole]
 
-    def _add(self, file: Found, last: bool) -> None:
+    def _add(self, file: Found, *, last: bool) -> None:
         self.segments.append(file)
 
     @property

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from saturnmq.protocol.frame import FRAME_BYTES_MIN
-from saturnmq.protocol.kernels import Run, Scan, scan_frames
+from saturnmq.protocol.kernels import Run, Scan, ScanStatus, scan_frames
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.derived import Derived
 from saturnmq.store.derived.reput import STEP_BYTES, Reput
@@ -80,7 +80,7 @@ def recover(
         found.lost = max(checkpoint.flushed - max(checkpoint.start, 0), 0)
         return found
     places = _Places(commitlog, derived, checkpoint, found)
-    begin = _start(commitlog, derived, checkpoint, clean, places)
+    begin = _start(commitlog, derived, checkpoint, places, clean=clean)
     derived.remove_deleted()
     scan = _Scan(commitlog, derived, checkpoint.flushed, found, progress)
     missing = scan.run(begin)
@@ -124,8 +124,9 @@ def _start(
     commitlog: CommitLog,
     derived: Derived,
     checkpoint: Checkpoint,
-    clean: bool,
     places: _Places,
+    *,
+    clean: bool,
 ) -> int:
     """Cut queues and index to what can be trusted; the offset to read from."""
     oldest, end = commitlog.start, commitlog.series.end
@@ -232,7 +233,15 @@ class _Places:
             assert segment is not None, "a gap lies in the log"
             size = min(min(end, segment.end) - offset, _READ)
             data = memoryview(read(segment.file, offset - segment.start, size, OF_LOG))
-            scan = scan_frames(data, 0, len(data), offset, False, False, self._derived.delays_ms)
+            scan = scan_frames(
+                data,
+                0,
+                len(data),
+                offset,
+                verify_crc=False,
+                index=False,
+                delay_ms=self._derived.delays_ms,
+            )
             if not scan.next_pos:
                 return
             yield scan
@@ -288,13 +297,13 @@ class _Scan:
             before, offset = offset, step.next_offset
             if self._progress is not None:
                 self._progress(offset - begin, limit - begin)
-            if step.status in ("blank", "more") and offset > before:
+            if step.status in (ScanStatus.BLANK, ScanStatus.MORE) and offset > before:
                 continue
-            if step.status == "more" and self._read_more(offset):
+            if step.status == ScanStatus.MORE and self._read_more(offset):
                 continue
-            if step.status == "end" and self._used_up(offset):
+            if step.status == ScanStatus.END and self._used_up(offset):
                 continue
-            if step.status != "end" and offset >= self._flushed:
+            if step.status != ScanStatus.END and offset >= self._flushed:
                 found.stopped_by = step.why or f"the frame at {offset} is longer than its segment"
             after = next_frame(self._log.series, offset, self._flushed)
             if after is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from saturnmq.protocol.kernels import Scan, scan_frames
+from saturnmq.protocol.kernels import Scan, ScanStatus, scan_frames
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.log.commitlog import CommitLog
 from saturnmq.store.log.log_files import Gap, LogReader, SegmentFiles
@@ -70,9 +70,9 @@ def _parts(offset: int, data: memoryview, segment_bytes: int) -> Iterator[tuple[
 
 
 def _whole(offset: int, data: memoryview, segment_bytes: int, delays_ms: tuple[int, ...]) -> Scan:
-    scan = scan_frames(data, 0, len(data), offset, True, False, delays_ms)
+    scan = scan_frames(data, 0, len(data), offset, verify_crc=True, index=False, delay_ms=delays_ms)
     end = offset + len(data)
-    if scan.next_pos != len(data) or (scan.status == "blank" and end % segment_bytes):
+    if scan.next_pos != len(data) or (scan.status == ScanStatus.BLANK and end % segment_bytes):
         raise StoreDamaged(
             f"the bytes offered for {offset} to {end} are no whole, sound frames: they end at "
             f"{offset + scan.next_pos} ({scan.why or scan.status})"

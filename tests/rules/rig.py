@@ -52,7 +52,7 @@ class Clock:
 class SparseDisk(NativeDisk):
     """The real disk, but a file takes room only where it is written: a large one costs nothing."""
 
-    def create_segment(self, path: str, size: int, durable: bool = True) -> SegmentFile:
+    def create_segment(self, path: str, size: int, *, durable: bool = True) -> SegmentFile:
         with open(path, "xb") as file:
             file.truncate(size)
         return self.open_segment(path, size)

@@ -181,8 +181,8 @@ def test_row_0_08_a_tag_that_does_not_match_costs_no_read_of_the_log() -> None:
     lookup = Lookup(log, queues, None, SMALL.read_limits(8 << 30))  # type: ignore[arg-type]
 
     def get(*codes: int) -> GetStatus:
-        args = ("T", 0, 0, 32, 1 << 20, frozenset(codes), 10_000, False, True)
-        return lookup.get_message(*args).status
+        args = ("T", 0, 0, 32, 1 << 20, frozenset(codes), 10_000)
+        return lookup.get_message(*args, override_limits=False, correct=True).status
 
     assert get(67) is GetStatus.NO_MATCHED_MESSAGE
     assert log.reads == []

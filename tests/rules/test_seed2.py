@@ -195,8 +195,8 @@ class WatchedDisk(SimDisk):
         super().__init__(random.Random(1))
         self.zeroed: dict[str, list[tuple[int, int]]] = {}
 
-    def create_segment(self, path: str, size: int, durable: bool = True) -> Any:
-        segment = super().create_segment(path, size, durable)
+    def create_segment(self, path: str, size: int, *, durable: bool = True) -> Any:
+        segment = super().create_segment(path, size, durable=durable)
         zero = segment.zero
 
         def watched(start: int, end: int) -> None:

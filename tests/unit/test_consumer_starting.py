@@ -33,7 +33,7 @@ PLACE = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
 def test_a_broker_says_where_to_begin_while_the_first_message_is_at_hand(
     first: int, low: int, in_memory: bool, expected: int | None
 ) -> None:
-    assert beginning(first, low, in_memory) == expected
+    assert beginning(first, low, in_memory=in_memory) == expected
 
 
 @pytest.mark.parametrize("role", [{}, {"role": "SLAVE", "broker_id": 1}])

@@ -88,15 +88,19 @@ def test_nothing_below_the_floor_is_cut_but_by_force(offset: int, end: int, floo
 
 
 def test_who_has_lost_what_it_had_cannot_say_what_the_group_had() -> None:
-    assert is_witness(ONE, True, TERM, SLAVE)
-    assert is_witness("", False, 0, SLAVE), "the master lost all, its slave knows the group"
-    assert not is_witness(ONE, True, TERM, replace(SLAVE, identity="")), "wiped"
-    assert not is_witness(ONE, True, TERM, replace(SLAVE, lacks="the log"))
-    assert not is_witness(OTHER, True, TERM, SLAVE)
+    assert is_witness(ONE, TERM, SLAVE, known=True)
+    assert is_witness("", 0, SLAVE, known=False), "the master lost all, its slave knows the group"
+    assert not is_witness(ONE, TERM, replace(SLAVE, identity=""), known=True), "wiped"
+    assert not is_witness(ONE, TERM, replace(SLAVE, lacks="the log"), known=True)
+    assert not is_witness(OTHER, TERM, SLAVE, known=True)
     empty = replace(SLAVE, end=0, epochs=[])
-    assert is_witness(ONE, False, TERM, replace(empty, identity="", epoch=0)), "it never had any"
-    assert is_witness(ONE, True, TERM, empty), "nor has this log"
-    assert not is_witness("", False, 0, empty), "it heard of a master, and may not have followed"
+    assert is_witness(ONE, TERM, replace(empty, identity="", epoch=0), known=False), (
+        "it never had any"
+    )
+    assert is_witness(ONE, TERM, empty, known=True), "nor has this log"
+    assert not is_witness("", 0, empty, known=False), (
+        "it heard of a master, and may not have followed"
+    )
 
 
 @given(st.integers(0, 6), st.integers(1, 4))

@@ -356,7 +356,7 @@ def test_what_is_not_flushed_and_dispatched_stays() -> None:
     ],
 )
 def test_the_three_ratios(percent: int, was_full: bool, expected: tuple) -> None:
-    space = Space.judge(1000, 1000 - 10 * percent, CONFIG, was_full)
+    space = Space.judge(1000, 1000 - 10 * percent, CONFIG, was_full=was_full)
     assert space == (percent, *expected)
     assert Space.judge(1000, 1000 - 10 * percent - 1, CONFIG).percent == percent + 1
 
