@@ -21,7 +21,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.replication.election import Campaign
 from saturnmq.broker.replication.elector import Ballot
 from saturnmq.client.admin.promotion import check_elected, promote_elected
-from saturnmq.drills.sim import aftermath
+from saturnmq.drills.sim import aftermath, encores
 from saturnmq.drills.sim.allowance import Allowance
 from saturnmq.drills.sim.etcd import ETCD, EtcdStore, SimEtcd
 from saturnmq.drills.sim.faults import Faults, Operator, PromotionOrder
@@ -43,7 +43,7 @@ from saturnmq.drills.sim.plan import (
     SimPlan,
 )
 from saturnmq.drills.sim.report import SimReport
-from saturnmq.drills.sim.scenes import SCENES, Scene
+from saturnmq.drills.sim.scenes import SCENES
 from saturnmq.drills.sim.staging import Sinks
 from saturnmq.drills.sim.verdict import Evidence, Verdict, told
 from saturnmq.nameserver.claims import HOLD_MS
@@ -60,7 +60,6 @@ STEPS_MAX = 4_000  # in one sample, BUSY_SAMPLES in a row; usual are some hundre
 BUSY_SAMPLES = 8
 BYTES_PER_STEP = 16  # by which logs grow: a slave may copy a long one in tiny transfers
 LOOK_EVERY = 4
-SCENE_LOOK_S = 0.5  # it reads the logs
 
 
 class SimCluster:
@@ -253,7 +252,7 @@ class SimCluster:
         self.calm = True
         self.trace.note("calm")
         await self._become_quiet()
-        await self._play_encores()
+        await encores.play(self)
         self._take_stock()
         self._check_offsets()
         await self._check_refusals()
@@ -331,10 +330,10 @@ class SimCluster:
         for what, bound, is_so in (
             ("a group has no master", liveness_s, self._has_masters),
             ("sends do not succeed", liveness_s, self._all_sent),
-            ("slaves do not catch up", liveness_s, self._caught_up),
+            ("slaves do not catch up", liveness_s, self.caught_up),
             ("not delivered", delivery_s, self._all_delivered),
             # Consumers send back, sinks end their epochs: the logs may have grown since.
-            ("slaves do not keep up", delivery_s, self._caught_up),
+            ("slaves do not keep up", delivery_s, self.caught_up),
         ):
             while not is_so():
                 self.quiet_s = self.loop.time() - calm_at
@@ -349,7 +348,7 @@ class SimCluster:
             self.trace.note("calm.past", what)
         # Wait for messages that may come later; the verdict says whether they had to.
         deadline = self.loop.time() + LATER_S + misled_s
-        while self.loop.time() < deadline and not (self._nothing_to_come() and self._caught_up()):
+        while self.loop.time() < deadline and not (self._nothing_to_come() and self.caught_up()):
             await asyncio.sleep(0.1)
 
     async def _help(self) -> bool:
@@ -404,49 +403,11 @@ class SimCluster:
             for member in members
         )
 
-    async def _play_encores(self) -> None:
-        """Let scenes play their last part, without faults, when all their messages have come."""
-        if not self.scenes or self._in_trouble():
-            return
-        for scene in self.scenes:
-            await self._until_done(scene)
-        if self._in_trouble():
-            return
-        for scene in self.scenes:
-            try:
-                async with asyncio.timeout_at(self._since() + scene.patience_s):
-                    await scene.encore()
-            except TimeoutError:
-                self.problems.append(
-                    f"I12 {scene.topic}: what its encore orders is not done after "
-                    f"{scene.patience_s:g} s without a fault"
-                )
-                return
-        for scene in self.scenes:
-            await self._until_done(scene)
-        deadline = self._since() + LIVENESS_S
-        while not self._caught_up():
-            if self.loop.time() > deadline:
-                self.problems.append(f"I12 {LIVENESS_S:g} s after the encores: slaves lag")
-                return
-            await asyncio.sleep(0.1)
-
-    async def _until_done(self, scene: Scene) -> None:
-        since = self._since()
-        while missing := scene.waits_for():
-            if self.loop.time() - since > scene.patience_s:
-                self.problems.append(
-                    f"I12 {scene.topic}: still waits for {missing} after {scene.patience_s:g} s "
-                    "without a fault"
-                )
-                return
-            await asyncio.sleep(SCENE_LOOK_S)
-
-    def _since(self) -> float:
+    def since(self) -> float:
         """When patience with scenes begins: now, but not before they can be known."""
         return max(self.loop.time(), self._known_at)
 
-    def _in_trouble(self) -> bool:
+    def in_trouble(self) -> bool:
         return any(problem.startswith("I12") for problem in self.problems)
 
     def _nothing_to_come(self) -> bool:
@@ -484,13 +445,16 @@ class SimCluster:
     def _all_sent(self) -> bool:
         return all(lane.done() for lane in [*self.senders.lanes, *self.sinks.lanes])
 
-    def _caught_up(self) -> bool:
+    def caught_up(self) -> bool:
         """Every slave follows and has all: logs may be equally long before one of them is cut."""
         return all(map(self._has_caught_up, self.groups))
 
     def _has_caught_up(self, group: str) -> bool:
         nodes, master = self.nodes_of(group), self.master_of(group).serving
         if master is None or len({node.log_end for node in nodes}) > 1:
+            return False
+        marks = master.store.watermarks
+        if marks.dispatched < marks.confirmed:
             return False
         if self.plan.rare and not aftermath.are_equal(nodes):  # damage is mended by then
             return False
@@ -569,7 +533,7 @@ class SimCluster:
         reports that."""
         misled = [node for node in self.brokers if self._was_told_more(node)]
         deadline = self.loop.time() + REFUSED_S
-        while misled and not self._in_trouble():
+        while misled and not self.in_trouble():
             for group in self.groups:
                 with contextlib.suppress(SaturnError):
                     replicas = self.operator.admin.replicas(group)
@@ -595,7 +559,7 @@ class SimCluster:
             await self.sinks.runtime.run(self.sinks.close())
         for scene in self.scenes:
             await scene.close()
-        if self._in_trouble():
+        if self.in_trouble():
             return  # logs that are not equal yet have no verdict
         for group in self.groups:
             nodes = self.nodes_of(group)

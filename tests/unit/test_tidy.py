@@ -55,7 +55,7 @@ LONG_MODULES = {
     "cli/launcher.py": 660,
     "drills/crash/workload.py": 560,
     "drills/failover/checker.py": 520,
-    "drills/sim/cluster.py": 660,
+    "drills/sim/cluster.py": 640,
     "drills/sim/disk.py": 580,
     "tests/rigs/machine_world.py": 900,
     "tests/unit/test_amnesia.py": 1100,
