@@ -17,8 +17,13 @@ for package in ("protocol",):
     if not os.path.lexists(os.path.join(types, "saturnmq", package)):
         os.symlink(os.path.abspath(package), os.path.join(types, "saturnmq", package))
 
+FRAMES = "protocol/frame_kernel/"
+CRC = FRAMES + "crc32.c"  # linked into each module that uses crc.pxd
 kernels = {
-    "saturnmq.protocol.frame_kernel": ["protocol/frame_kernel.pyx", "protocol/crc32.c"],
+    "saturnmq.protocol.frame_kernel.sending": [FRAMES + "sending.pyx", CRC],
+    "saturnmq.protocol.frame_kernel.writing": [FRAMES + "writing.pyx", CRC],
+    "saturnmq.protocol.frame_kernel.scanning": [FRAMES + "scanning.pyx", CRC],
+    "saturnmq.protocol.frame_kernel.received": [FRAMES + "received.pyx"],
     "saturnmq.store.store_kernel": ["store/store_kernel.pyx"],
     "saturnmq.client.client_kernel": ["client/client_kernel.pyx"],
     "saturnmq.pipeline.arrow_kernel": ["pipeline/arrow_kernel.pyx"],
@@ -29,7 +34,7 @@ extensions = [
     Extension(
         name,
         sources,
-        include_dirs=["protocol"],
+        include_dirs=[FRAMES],
         extra_compile_args=["-O3", "-Wno-unused-function"],
         optional=mode != "require",
     )

@@ -16,7 +16,7 @@ from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t
 from libc.string cimport memchr, memcpy
-from saturnmq.protocol.frame_kernel cimport Message, put_entry
+from saturnmq.protocol.frame_kernel.sending cimport Message, put_entry
 
 from copy import copy
 from functools import partial

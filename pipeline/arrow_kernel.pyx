@@ -27,9 +27,8 @@ from saturnmq.protocol.ids import decode_host
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.protocol.properties import decode_properties
 
-from saturnmq.protocol.frame_kernel cimport (
-    FRAME, Known, Parsed, Slice, find_known, get32, get64, parse,
-)
+from saturnmq.protocol.frame_kernel.layout cimport Slice, get32, get64
+from saturnmq.protocol.frame_kernel.scanning cimport FRAME, Known, Parsed, find_known, parse
 
 cdef extern from *:
     """

@@ -19,7 +19,8 @@ from saturnmq.pipeline.encode_reference import (
     BODY_BYTES_MAX, ID_PREFIX_BYTES, LEFT_OUT, NUMBER_MAX, PROPERTIES_BYTES_MAX, TEXT_COLUMNS, Encoded,
 )
 
-from saturnmq.protocol.frame_kernel cimport Slice, crc_of, put32
+from saturnmq.protocol.frame_kernel.layout cimport Slice, put32
+from saturnmq.protocol.frame_kernel.scanning cimport crc_of
 
 cdef enum:
     HEAD_BYTES = 20  # of an entry, before the body

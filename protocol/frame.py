@@ -24,7 +24,7 @@ consumers decode them. After a crash a frame may be torn: size, magic, lengths, 
 the CRC are checked before any field is used.
 
 This module is the readable reference for one frame. Reading, writing and scanning many at once is
-in `frame_reference.py` and, compiled, in `frame_kernel.pyx`.
+in `frame_reference.py` and, compiled, in `frame_kernel/`.
 """
 
 from __future__ import annotations

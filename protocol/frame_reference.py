@@ -1,4 +1,4 @@
-"""Many frames at once, in plain Python: the reference of `frame_kernel.pyx`, same signatures.
+"""Many frames at once, in plain Python: the reference of `frame_kernel/`, same signatures.
 
 The package runs on these functions where no kernel could be compiled, and the property tests
 compare the kernel with them. Import the functions from `kernels`, which chooses.

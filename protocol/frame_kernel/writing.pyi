@@ -1,24 +1,10 @@
-"""Types of the compiled kernels; `frame_reference.py` and `batch.py` describe each."""
+"""Types of writing.pyx; `batch.py`, `frame_reference.py` and `ids.py` describe each name."""
 
 from array import array
 from collections.abc import Sequence
 
-from saturnmq.protocol import received_reference
-from saturnmq.protocol.frame_reference import Buffer, Scan
+from saturnmq.protocol.frame_reference import Buffer
 
-CRC_HARDWARE: bool
-
-def crc32(data: Buffer) -> int: ...
-def crc32_portable(data: Buffer) -> int: ...
-def put_batch_item(
-    buffer: bytearray,
-    at: int,
-    body: Buffer,
-    id_head: bytes,
-    number: int,
-    extra: bytes,
-    flag: int = 0,
-) -> int: ...
 def check_batch(
     body: Buffer,
     topic_len: int,
@@ -62,22 +48,4 @@ def write_batch(
     topic: bytes,
     crc_property: bool = False,
 ) -> tuple[int, array[int]]: ...
-def scan_frames(
-    view: Buffer,
-    pos: int,
-    end: int,
-    physical_base: int,
-    verify_crc: bool = False,
-    index: bool = True,
-    delay_ms: tuple[int, ...] = (),
-) -> Scan: ...
-def decode_frames(
-    data: Buffer,
-    verify_crc: bool = False,
-    broker_name: str = "",
-    tags: frozenset[str] | None = None,
-) -> list[ReceivedMessage]: ...
 def batch_ids(host_bytes: bytes, port: int, physical_offset: int, sizes: Sequence[int]) -> str: ...
-
-class ReceivedMessage(received_reference.ReceivedMessage): ...
-class ResponseBuffer(bytearray): ...
