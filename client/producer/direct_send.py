@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 
-from saturnmq.client.core import SUCCEEDED_S
+from saturnmq.client.connections import SUCCEEDED_S
 from saturnmq.client.producer.accumulator import Lane, Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendResult
 from saturnmq.client.producer.producer import ProducerEngine
