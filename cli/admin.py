@@ -176,7 +176,7 @@ def _note(replica: Any) -> str:
 
 def _replica(replica: Any) -> dict[str, Any]:
     facts = asdict(replica)
-    del facts["told"]  # each slave has its part of that
+    del facts["slave_reports"]  # each slave has its part of that
     return facts
 
 

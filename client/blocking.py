@@ -43,7 +43,7 @@ class LoopThread:
         self.inherited = False  # it belongs to the process that forked this one
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
-        forks.tell(self)
+        forks.register(self)
 
     def forked(self) -> None:
         """A child has the loop, but not the thread that runs it."""

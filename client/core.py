@@ -80,7 +80,7 @@ class ClientCore:
         self._masters: dict[str, str] = {}  # by broker name, the last one that a route named
         self._route_listeners: list[Callable[[str], None]] = []
         self._error_listeners: list[ErrorListener] = []
-        self.tasks = Supervisor(runtime, self.tell)
+        self.tasks = Supervisor(runtime, self.report_error)
         self._own_tasks: list[asyncio.Task[None]] = []  # for good
         requests = ServerRequests(self.tasks, self._address_of, self._hear_of_routes)
         self._consumers, self._producers = requests.consumers, requests.producers
@@ -114,7 +114,7 @@ class ClientCore:
             on_change=self._route_changed,
             template_queues=default_topic_queues,
         )
-        forks.tell(self)
+        forks.register(self)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -166,10 +166,10 @@ class ClientCore:
     # -- errors that no caller waits for --------------------------------------------------------
 
     def on_error(self, listener: ErrorListener) -> None:
-        """Call `listener(error)`, on the loop, with each error that `tell` is given."""
+        """Call `listener(error)`, on the loop, with each error that is reported."""
         self._error_listeners.append(listener)
 
-    def tell(self, error: SaturnError) -> None:
+    def report_error(self, error: SaturnError) -> None:
         """Report an error that no caller waits for: log it, with the trace of its cause, and tell
         the application. An exception of a listener is logged and goes no further.
         """

@@ -40,7 +40,7 @@ class Pool(Generic[K, T]):
         self._lock = threading.Lock()
         self._idle: dict[K, list[tuple[float, T]]] = {}  # with the time since when
         self._sweeper: threading.Timer | None = None
-        forks.tell(self)
+        forks.register(self)
 
     def forked(self) -> None:
         """A child uses no object of its parent, and destroys none."""

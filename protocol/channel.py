@@ -47,7 +47,7 @@ class Channel:
             raise ConnectFailed(f"no connection to {address}: {why}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
-        forks.tell(self)
+        forks.register(self)
         self._timeout_s = 0.0
         self._view = memoryview(bytearray(RECEIVE_BUFFER))
         self._start = self._end = 0

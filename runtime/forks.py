@@ -27,7 +27,7 @@ _kept: list[Heir] = []  # their finalisers would do what only the parent may
 _pid = _parent = os.getpid()
 
 
-def tell(heir: Heir) -> None:
+def register(heir: Heir) -> None:
     """Have `heir.forked` called in each child of this process."""
     _heirs.add(heir)
 

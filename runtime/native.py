@@ -187,7 +187,7 @@ class NativeRuntime:
         self._sockets: WeakKeyDictionary[object, forks.Socket] = WeakKeyDictionary()
         self._forked = False
         self._spare = SpareDescriptors()
-        forks.tell(self)
+        forks.register(self)
 
     def forked(self) -> None:
         """Cut the connections in a child. Another process runs the loop."""

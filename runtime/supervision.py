@@ -3,7 +3,7 @@
 Every task of a client starts here, and every task of a broker whose failure casts no doubt on its
 data. A permanent task starts again, after a pause, when it fails. A task with an end is not
 repeated, and its error goes to the code that waits for it. Both failures are reported: to the
-application (ClientCore.tell), or to the operator of a broker (`broker/failures.py`).
+application (ClientCore.report_error), or to the operator of a broker (`broker/failures.py`).
 
 A failure is an end with any exception, also with SystemExit and KeyboardInterrupt, which would end
 the loop with all other tasks, and with a CancelledError that nobody asked for, which comes from
@@ -29,9 +29,9 @@ Work = Callable[[], Coroutine[Any, Any, None]]
 class Supervisor:
     """Starts tasks and learns how they end. Loop thread only."""
 
-    def __init__(self, runtime: Runtime, tell: Callable[[SaturnError], None]) -> None:
+    def __init__(self, runtime: Runtime, report: Callable[[SaturnError], None]) -> None:
         self._runtime = runtime
-        self._tell = tell
+        self._report = report
         self._unfinished: set[asyncio.Task[Any]] = set()
 
     def keep(self, work: Work, *, name: str) -> asyncio.Task[None]:
@@ -80,15 +80,15 @@ class Supervisor:
     ) -> None:
         error = await _failure(work)
         if error is not None:
-            told = self._failed(f"task {name!r} failed", error)
+            reported = self._failed(f"task {name!r} failed", error)
             if failed is not None:
-                failed(told)
+                failed(reported)
 
     def _failed(self, what: str, error: BaseException) -> TaskFailed:
-        told = TaskFailed(f"{what}: {error!r}")
-        told.__cause__ = error
-        self._tell(told)
-        return told
+        reported = TaskFailed(f"{what}: {error!r}")
+        reported.__cause__ = error
+        self._report(reported)
+        return reported
 
 
 async def _failure(work: Work) -> BaseException | None:

@@ -20,7 +20,7 @@ from saturnmq.broker.tables.deletion import Deletion
 from saturnmq.broker.tables.lost_offsets import check_queue, log_of
 from saturnmq.broker.tables.offsets import Search
 from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
-from saturnmq.broker.tables.table_persistence import Document, Saveable, Told, encode
+from saturnmq.broker.tables.table_persistence import Document, EncodedTable, Saveable, encode
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.protocol import checked, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
@@ -66,8 +66,8 @@ class AdminService:
         self._copy_tables = copy_tables
         self._started_ms = started_ms
         self._began_at = context.store.watermarks.appended
-        self._topics_told = Told(context.topics, _mapping)
-        self._groups_told = Told(context.groups, lambda _: {})
+        self._encoded_topics = EncodedTable(context.topics, _mapping)
+        self._encoded_groups = EncodedTable(context.groups, lambda _: {})
         self._runtime_info = OncePerTurn(
             context.runtime, lambda: fastjson.dumps({"table": self.runtime_info()})
         )
@@ -382,7 +382,7 @@ class AdminService:
             return
 
         count = {"totalTopicNum": str(len(self._c.topics))}
-        self._answer_table(endpoint, request, self._c.topics, self._topics_told, count)
+        self._answer_table(endpoint, request, self._c.topics, self._encoded_topics, count)
 
     def on_all_groups(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
@@ -390,17 +390,17 @@ class AdminService:
         groups = self._c.groups
         if not self._unchanged(endpoint, request, header, groups):
             count = {"totalGroupNum": str(len(groups))}
-            self._answer_table(endpoint, request, groups, self._groups_told, count)
+            self._answer_table(endpoint, request, groups, self._encoded_groups, count)
 
     def _answer_table(
         self,
         endpoint: Endpoint,
         request: Command,
         table: Saveable,
-        told: Told,
+        encoded: EncodedTable,
         ext: dict[str, str],
     ) -> None:
-        text = told.text()
+        text = encoded.text()
         if text is not None:
             reply = request.reply(0, ext=ext | self._version_of(table), body=text)
             answer(endpoint, request, reply)
@@ -408,7 +408,7 @@ class AdminService:
 
         def work() -> slices.Work:
             version = self._version_of(table)
-            body = yield from told.encoded()
+            body = yield from encoded.encoded()
             return request.reply(0, ext=ext | version, body=body)
 
         slices.answer_with(self._c, endpoint, request, work())

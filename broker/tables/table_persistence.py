@@ -153,7 +153,7 @@ class Versioned(Saveable):
     def data_version(self) -> dict[str, int]: ...
 
 
-class Told:
+class EncodedTable:
     """The text of a table that changes seldom: encoded once for all requests between two
     changes."""
 

@@ -79,8 +79,8 @@ class Replica:
     lag_bytes: int | None = None
     lag_ms: int | None = None
     error: str = ""
-    # The report of a master on its slaves, by broker id.
-    told: Mapping[int, tuple[bool, int | None, int | None]] = field(default_factory=dict)
+    # What a master reports of its slaves: in sync, lag in bytes and in ms; by broker id.
+    slave_reports: Mapping[int, tuple[bool, int | None, int | None]] = field(default_factory=dict)
 
     @property
     def answers(self) -> bool:
@@ -148,7 +148,7 @@ def parse_state(body: bytes, address: str) -> Replica:
                 for broker_id, other in checked.table(state, "replicas").items()
             },
             truncated=tuple(map(_truncation, checked.items(state, "truncated"))),
-            told={
+            slave_reports={
                 broker_id: (broker_id in in_sync, behind, ms_behind.get(broker_id))
                 for broker_id, behind in _numbers(state, "lagBytes").items()
             },
@@ -300,7 +300,9 @@ def _with_lags(replicas: Iterable[Replica]) -> list[Replica]:
         if master is None or replica.is_master:
             result.append(replica)
             continue
-        in_sync, lag_bytes, lag_ms = master.told.get(replica.broker_id, (False, None, None))
+        in_sync, lag_bytes, lag_ms = master.slave_reports.get(
+            replica.broker_id, (False, None, None)
+        )
         if lag_bytes is None and replica.answers:
             lag_bytes = max(0, master.end - replica.end)
         result.append(replace(replica, in_sync=in_sync, lag_bytes=lag_bytes, lag_ms=lag_ms))

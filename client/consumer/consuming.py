@@ -75,15 +75,15 @@ class Consumption:
         """The listener has finished nothing for `consume_timeout_s`: act on it."""
         raise NotImplementedError
 
-    def _tell_stuck(self, held: AssignedQueue, chunk: MessageRun, consequence: str) -> None:
+    def _report_stuck(self, held: AssignedQueue, chunk: MessageRun, consequence: str) -> None:
         """Reports to the application, every `consume_timeout_s`, that the listener does not
         return."""
         now = self._runtime.monotonic()
-        if chunk.told >= 0.0 and now - chunk.told < self._timeout_s:
+        if chunk.reported_at >= 0.0 and now - chunk.reported_at < self._timeout_s:
             return
-        chunk.told = now
+        chunk.reported_at = now
         message = chunk.messages[min(chunk.handled, len(chunk.messages) - 1)]
-        self._core.tell(
+        self._core.report_error(
             ListenerStuck(
                 f"group {self._group}: the listener has not finished {message} of {held.queue} for "
                 f"{chunk.stands_still_s(now):.0f} s: {consequence}. Give what it waits for a "
@@ -104,15 +104,15 @@ class Consumption:
             return False
         return True
 
-    def _tell_of(self, held: AssignedQueue, error: BaseException) -> None:
+    def _report_end(self, held: AssignedQueue, error: BaseException) -> None:
         """Reports that a task that calls the listener was ended by `error` and begins anew. Called
         from a timer: when all tasks are cancelled because the loop ends, no timer runs any more.
         """
-        told = ListenerError(
+        reported = ListenerError(
             f"consuming {held.queue} in group {self._group} was ended by {error!r} and goes on"
         )
-        told.__cause__ = error
-        self._core.tell(told)
+        reported.__cause__ = error
+        self._core.report_error(reported)
 
     def _began(self, held: AssignedQueue, chunk: MessageRun) -> None:
         self._runs[chunk] = held
@@ -212,7 +212,7 @@ class Concurrent(Consumption):
 
     def _after_failure(self, held: AssignedQueue, chunk: MessageRun, error: BaseException) -> None:
         if held.state.holds(chunk):
-            self._tell_of(held, error)
+            self._report_end(held, error)
             held.state.keep(chunk, [*chunk.failed, *chunk.messages[chunk.handled :]])
         self._again(held, chunk)
 
@@ -234,9 +234,9 @@ class Concurrent(Consumption):
 
     def _overdue(self, held: AssignedQueue, chunk: MessageRun) -> None:
         if chunk.given_up or not held.state.holds(chunk):
-            self._tell_stuck(held, chunk, "others have its messages, but it still holds a thread")
+            self._report_stuck(held, chunk, "others have its messages, but it still holds a thread")
         elif self._broadcasting:
-            self._tell_stuck(held, chunk, "messages consumed since are not committed")
+            self._report_stuck(held, chunk, "messages consumed since are not committed")
         else:
             chunk.give_up()
             give_up = partial(self._give_up, held, chunk)
@@ -244,7 +244,7 @@ class Concurrent(Consumption):
 
     async def _give_up(self, held: AssignedQueue, chunk: MessageRun) -> None:
         rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
-        self._tell_stuck(held, chunk, f"{len(rest)} messages go back, to be delivered again")
+        self._report_stuck(held, chunk, f"{len(rest)} messages go back, to be delivered again")
         while rest and held.state.holds(chunk):
             rest = await self._hand_back(rest, TIMEOUT_DELAY_LEVEL)
             held.state.keep(chunk, rest)
@@ -278,14 +278,14 @@ class InOrder(Consumption):
 
     def _after_failure(self, held: AssignedQueue, error: BaseException) -> None:
         if not held.state.dropped:
-            self._tell_of(held, error)
+            self._report_end(held, error)
             self._go_on(held)
 
     def arrived(self, held: AssignedQueue) -> None:
         held.data.set()
 
     def _overdue(self, held: AssignedQueue, chunk: MessageRun) -> None:
-        self._tell_stuck(held, chunk, "no member gets more of this queue before it returns")
+        self._report_stuck(held, chunk, "no member gets more of this queue before it returns")
 
     async def _consume(self, held: AssignedQueue) -> None:
         try:

@@ -81,7 +81,7 @@ class Holdings:
         running = [str(held.queue) for held in self.held.values() if held.run is not None]
         if running:
             text += f". No member gets {', '.join(running)} before the lock expires at the broker"
-        self._core.tell(ListenerStuck(text))
+        self._core.report_error(ListenerStuck(text))
 
     async def take(self, queues: Sequence[MessageQueue]) -> bool:
         """Starts on `queues`; False if some cannot be had yet: another owner has the lock, or a

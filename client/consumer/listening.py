@@ -12,8 +12,8 @@ that takes far longer than the pace predicts loses its remaining messages (consu
 A listener returns None or SUCCESS, or RETRY (SUSPEND), or it raises. Any exception, SystemExit,
 KeyboardInterrupt and a CancelledError of its own included, is a failure like RETRY and ends neither
 the client nor the process; so is any other return value. Ordinary exceptions are logged one by one;
-a breach of these rules is reported to the application (ClientCore.tell), each kind once a minute
-with the number of messages.
+a breach of these rules is reported to the application (ClientCore.report_error), each kind once a
+minute with the number of messages.
 """
 
 from __future__ import annotations
@@ -53,20 +53,22 @@ Messages = Sequence[ReceivedMessage]
 Verdict = ConsumeResult | None  # None is a success
 Listener = Callable[[list[ReceivedMessage]], Verdict | Awaitable[Verdict]]
 OneListener = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
-Tell = Callable[[ListenerError], None]
+ErrorReport = Callable[[ListenerError], None]
 
 
 class Caller:
     """The listener of one consumer and its pace."""
 
-    def __init__(self, runtime: Runtime, batch_size: int, threads: int, tell: Tell) -> None:
+    def __init__(
+        self, runtime: Runtime, batch_size: int, threads: int, report_error: ErrorReport
+    ) -> None:
         if batch_size < 1 or threads < 1:
             raise ConfigError(
                 f"consume_message_batch_max_size {batch_size} and consume_threads {threads} "
                 "must be at least 1"
             )
         self._runtime = runtime
-        self._tell = tell
+        self._report_error = report_error
         self._reported_at: dict[str, float] = {}  # by kind of fault: the last report
         self._unreported: dict[str, int] = {}  # messages with faults of a kind since that report
         self._workers: Workers | None = None
@@ -164,7 +166,7 @@ class Caller:
             self._unreported[kind] = fault.messages
             return
         self._reported_at[kind] = now
-        self._tell(fault)
+        self._report_error(fault)
 
     def _each(
         self, chunk: MessageRun, go_on: Callable[[], bool] | None, *, stop_at_failure: bool

@@ -281,7 +281,7 @@ class LocalOffsets(_Table):
         except OSError as error:
             self.dirty.update(self.offsets)
             if not self._failing:
-                self._core.tell(
+                self._core.report_error(
                     OffsetsNotSaved(
                         f"the offsets in {self._path} cannot be saved: {error}; messages "
                         "consumed from now on come again after a restart unless a later attempt "

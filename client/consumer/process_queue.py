@@ -52,7 +52,7 @@ class MessageRun:
     attempts: int = 0
     begun: float = -1.0  # start of the present attempt, or its last advance (monotonic)
     seen: int = 0  # `handled` at that time
-    told: float = -1.0  # when a listener that does not return was last reported
+    reported_at: float = -1.0  # when a listener that does not return was last reported
     handled: int = 0
     failed: list[Any] = field(default_factory=list)
     faults: dict[str, ListenerError] = field(default_factory=dict)

@@ -162,7 +162,7 @@ class PushConsumer:
         self.subscriptions: dict[str, Subscription] = {}
         self.baseline = Baseline()
         self._caller = Caller(
-            self.runtime, consume_message_batch_max_size, consume_threads, self.core.tell
+            self.runtime, consume_message_batch_max_size, consume_threads, self.core.report_error
         )
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)

@@ -33,7 +33,7 @@ class DirectSend:
         self._busy: Channel | None = None
         self._closed = False
         engine.core.on_route_change(self._route_changed)
-        forks.tell(self)
+        forks.register(self)
 
     def send(self, message: Message, pinned: Pin | None) -> SendResult | ProducerBatch | None:
         """The result; or the batch, if the first attempt failed and others follow on the loop; or

@@ -98,7 +98,7 @@ class ProducerEngine:
         self.sender = Sender(core, self.accumulator, group, options)
         self.closed = False
         self._why_closed = ClientClosed("the producer is closed")
-        forks.tell(self)
+        forks.register(self)
         self._topics: set[str] = set()
 
     def _pump(self) -> None:

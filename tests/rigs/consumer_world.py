@@ -127,7 +127,7 @@ class WorldCore:
     def on_error(self, listener: Callable[[SaturnError], None]) -> None:
         self.error_listeners.append(listener)
 
-    def tell(self, error: SaturnError) -> None:
+    def report_error(self, error: SaturnError) -> None:
         for listener in self.error_listeners:
             listener(error)
 

@@ -78,7 +78,7 @@ def test_a_state_is_what_a_member_tells():
         others={1: "b:1", 2: "c:1"},
         total=4,
         truncated=(Truncation(5, 9, 10, "f", 77), Truncation(1, 2, 0, "", 0)),
-        told={1: (True, 15, 16), 2: (False, -1, None)},
+        slave_reports={1: (True, 15, 16), 2: (False, -1, None)},
     )
 
 

@@ -31,7 +31,7 @@ def test_every_client_tells_its_application_and_its_log_what_no_call_can_raise(k
         told = []
         client = kind(nameservers=NOBODY, on_error=told.append, **_group(kind))
         problem = StoreDamaged("no call waits for this")
-        client.core.tell(problem)
+        client.core.report_error(problem)
         assert told == [problem]
 
     asyncio.run(main())
@@ -53,7 +53,7 @@ def test_what_on_error_itself_raises_is_logged_and_stops_neither_others_nor_the_
         told = []
         admin = Admin(NOBODY, on_error=bad)
         Producer("somebody", core=admin.core, on_error=told.append)
-        admin.core.tell(SaturnError("first"))
+        admin.core.report_error(SaturnError("first"))
         assert [str(error) for error in told] == ["first"]
 
     asyncio.run(main())
@@ -75,7 +75,7 @@ def test_a_synchronous_producer_tells_on_its_own_thread():
     try:
         with blocking.Producer("p", cluster.address, on_error=on_error) as producer:
             engine = producer.engine
-            engine.call_on_loop(lambda: engine.core.tell(SaturnError("told")))
+            engine.call_on_loop(lambda: engine.core.report_error(SaturnError("told")))
             assert ready.wait(5)
         ((text, thread),) = told
         assert text == "told"

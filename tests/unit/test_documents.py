@@ -12,8 +12,8 @@ from broker_rig import ask, config, connected, run, started
 from saturnmq.broker.tables.table_persistence import (
     STEP_ROWS,
     Document,
+    EncodedTable,
     LazyRows,
-    Told,
     Versioned,
     encode,
 )
@@ -50,20 +50,20 @@ def test_a_document_is_encoded_in_steps_and_is_its_snapshot() -> None:
     assert fastjson.loads(text) == wanted == Table().snapshot()
 
 
-def test_a_table_is_told_again_as_it_was_encoded_until_it_changes() -> None:
+def test_a_table_is_encoded_once_until_it_changes() -> None:
     table = Table()
-    told = Told(table, lambda document: {"twice": document["n"]})
-    assert told.text() is None
-    text = at_once(told.encoded())
+    encoded = EncodedTable(table, lambda document: {"twice": document["n"]})
+    assert encoded.text() is None
+    text = at_once(encoded.encoded())
     assert fastjson.loads(text) == {**table.snapshot(), "twice": 1}
-    assert told.text() is text
+    assert encoded.text() is text
     table.mark_dirty()
-    assert told.text() is None
-    work = told.encoded()
+    assert encoded.text() is None
+    work = encoded.encoded()
     next(work)
     table.mark_dirty()
     at_once(work)
-    assert told.text() is None, "it changed meanwhile"
+    assert encoded.text() is None, "it changed meanwhile"
 
 
 @pytest.mark.parametrize("saved", [True, False])
