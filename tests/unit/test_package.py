@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,14 @@ import pytest
 def test_every_folder_is_a_package(name: str) -> None:
     module = importlib.import_module(f"saturnmq.{name}")
     assert module.__doc__
+
+
+def test_the_image_is_built_from_every_package() -> None:
+    root = Path(__file__).parents[2]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {path.split("/")[0] for path in settings["package-dir"].values()}
+    kept = set(re.findall(r"^!(\w+)$", (root / ".dockerignore").read_text(), re.MULTILINE))
+    assert folders - kept == set()
 
 
 def test_the_map_names_files_that_exist() -> None:
