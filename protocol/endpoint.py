@@ -528,6 +528,7 @@ class Endpoint(asyncio.BufferedProtocol):
         ConnectionLost. Cancelling it forgets the request."""
         future = self._runtime.create_future()
         future.add_done_callback(self._forget)
+        # An attribute of our own: it tells `_forget` which request has lost its caller.
         future._saturnmq_opaque = self._ask(command, timeout_s, future)  # type: ignore[attr-defined]
         return future
 

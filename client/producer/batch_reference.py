@@ -187,10 +187,12 @@ class BatchFields:
 
     def handle(self, index: int) -> SendHandle:
         """The handle of message `index`."""
+        # The subclass ProducerBatch, which alone is instantiated, is what a handle takes.
         return SendHandle(self, index)  # type: ignore[arg-type]
 
     def result(self, index: int) -> SendResult:
         """The result of message `index`; only for a batch that is done without an error."""
+        # As in `handle`.
         return SendResult(self, index)  # type: ignore[arg-type]
 
 

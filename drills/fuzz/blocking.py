@@ -81,6 +81,7 @@ class Servers:
         self._wake.close()
         self._thread.join()
         for key in list(self._selector.get_map().values()):
+            # Only sockets are registered; the selector allows numbers of files, too.
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
 
@@ -96,6 +97,7 @@ class Servers:
                 if key.fileobj is self._woken:
                     return
                 if isinstance(key.data, str):
+                    # As in `close`.
                     peer, _ = key.fileobj.accept()  # type: ignore[union-attr]
                     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                     self._selector.register(peer, selectors.EVENT_READ, _Connection(key.data, peer))

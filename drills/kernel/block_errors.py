@@ -211,6 +211,7 @@ def _complaints() -> Iterator[list[str]]:
     """Errors that the clients of this process log."""
     found: list[str] = []
     log, handler = logging.getLogger("saturnmq.client"), logging.Handler(logging.ERROR)
+    # A handler of one method needs no class.
     handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     try:

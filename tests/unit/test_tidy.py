@@ -239,3 +239,26 @@ def test_a_bare_opening_is_found() -> None:
     assert bare_openings("It writes. What is read goes first.") == ["What is read goes first."]
     assert bare_openings("Who follows whom, decided once") != []
     assert bare_openings("It asks: What now? The one that answers wins.") == []
+
+
+def without_reason(text: str) -> list[str]:
+    """Lines that silence mypy without a comment behind it or in the line above."""
+    found, above = [], ""
+    for line in text.splitlines():
+        ignored = re.search(r"# type: ignore\b(?:\[[\w, -]+\])?(.*)", line)
+        if ignored and "#" not in ignored[1] and not above.lstrip().startswith("#"):
+            found.append(line.strip())
+        above = line
+    return found
+
+
+def test_mypy_is_silenced_with_a_reason() -> None:
+    files = [file for each in PACKAGES for file in sorted((ROOT / each).rglob("*.py"))]
+    assert len(files) > 400
+    wrong = {
+        str(f.relative_to(ROOT)): found for f in files if (found := without_reason(f.read_text()))
+    }
+    assert wrong == {}
+    assert without_reason("x = y()  # type: ignore[attr-defined]") != []
+    assert without_reason("# It has one.\nx = y()  # type: ignore[attr-defined]") == []
+    assert without_reason("x = y()  # type: ignore[arg-type]  # it may be any") == []
