@@ -24,7 +24,8 @@ from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.reput import Reput
 from saturnmq.store.log import commitlog, truncated
 from saturnmq.store.log.cleaner import Cleaner
-from saturnmq.store.log.commitlog import CommitLog, FlushTicket
+from saturnmq.store.log.commitlog import CommitLog
+from saturnmq.store.log.flush_ticket import FlushTicket
 from saturnmq.store.log.truncated import SideFiles, Truncated
 from saturnmq.store.message_store import MessageStore
 from saturnmq.store.recovery import recovery

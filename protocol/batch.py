@@ -31,6 +31,7 @@ frame with its size. Otherwise it has RocketMQ's comma-joined list of all ids.""
 
 ENTRY_HEAD = struct.Struct(">iiiii")
 ENTRY_BYTES_MIN = ENTRY_HEAD.size + 2
+assert ENTRY_HEAD.size == 20, "five i32"
 assert ENTRY_BYTES_MIN == 22
 
 

@@ -32,6 +32,8 @@ TOPIC_BYTES_MAX = 255
 
 _PART = struct.Struct(">iiqHi")
 _ANSWER = struct.Struct(">iiqqi")
+assert _PART.size == 22, "two i32, i64, u16 and i32"
+assert _ANSWER.size == 28, "two i32, two i64 and i32"
 
 
 class BatchPart(NamedTuple):

@@ -38,7 +38,9 @@ from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX, decode_properties
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 BLANK_MAGIC = 0xCBD43194
-BLANK_BYTES = 8  # always left behind the last frame of a segment
+BLANK = struct.Struct(">iI")  # bytes left, BLANK_MAGIC
+BLANK_BYTES = BLANK.size  # always left behind the last frame of a segment
+assert BLANK_BYTES == 8
 
 TRANSACTION_MASK = 0xC
 TRANSACTION_NONE, TRANSACTION_PREPARED, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK = 0, 0x4, 0x8, 0xC
@@ -51,8 +53,28 @@ TAIL = struct.Struct(">iqi")  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, body 
 _LENGTHS = struct.Struct(">4xI28xi44xI")  # magic, sysFlag, and the body's if hosts are IPv4
 _BODY_AT = _LENGTHS.size
 FRAME_BYTES_MIN = HEAD.size + 8 + 8 + 8 + TAIL.size + 1 + 2
+SIZE = struct.Struct(">i")
+OFFSET = struct.Struct(">q")
+MAGIC_AT, BODY_CRC_AT, QUEUE_OFFSET_AT, PHYSICAL_OFFSET_AT, SYS_FLAG_AT = 4, 8, 20, 28, 36
+STORE_TIMESTAMP_AT_V4, STORE_TIMESTAMP_AT_V6 = HEAD.size + 8, HEAD.size + 20
+BODY_LENGTH_AT_V4 = HEAD.size + 8 + 8 + 8 + TAIL.size - 4
+NUMBERS_AT_V4 = (
+    (0, 4), (4, 4), (8, 4), (12, 4), (16, 4), (20, 8), (28, 8), (36, 4), (40, 8), (56, 8), (72, 4),
+    (76, 8), (84, 4),
+)  # fmt: skip
+"""(position, bytes) of each number of fixed place, if both hosts are IPv4."""
 assert HEAD.size == 48
+assert TAIL.size == 16
+assert _BODY_AT == 88
+assert BODY_LENGTH_AT_V4 + 4 == _BODY_AT
 assert FRAME_BYTES_MIN == 91
+assert STORE_TIMESTAMP_AT_V6 + OFFSET.size <= FRAME_BYTES_MIN
+assert {(SYS_FLAG_AT, 4), (STORE_TIMESTAMP_AT_V4, 8), (BODY_LENGTH_AT_V4, 4)} < {*NUMBERS_AT_V4}
+assert SIZE.size == MAGIC_AT
+assert MAGIC_AT + 4 == BODY_CRC_AT
+assert QUEUE_OFFSET_AT + OFFSET.size == PHYSICAL_OFFSET_AT
+assert PHYSICAL_OFFSET_AT + OFFSET.size == SYS_FLAG_AT
+assert len({MAGIC_V1, MAGIC_V2, BLANK_MAGIC}) == 3
 
 TOPIC_BYTES_V1_MAX = 127
 CRC_PREFIX = b"__CRC32#\x01"
@@ -114,6 +136,28 @@ class Damage:
 
 
 Outcome = Frame | Blank | End | NeedMore | Damage
+
+
+def size_of(frame: bytes | bytearray | memoryview, pos: int = 0) -> int:
+    """TOTALSIZE of the frame or BLANK at `pos`."""
+    size: int = SIZE.unpack_from(frame, pos)[0]
+    return size
+
+
+def store_timestamp_of(head: bytes | memoryview) -> int | None:
+    """STORETIMESTAMP of the frame that begins with these bytes; None if they are too few."""
+    if len(head) < FRAME_BYTES_MIN:
+        return None
+    has_v6 = head[SYS_FLAG_AT + 3] & BORN_HOST_V6
+    at = STORE_TIMESTAMP_AT_V6 if has_v6 else STORE_TIMESTAMP_AT_V4
+    stamp: int = OFFSET.unpack_from(head, at)[0]
+    return stamp
+
+
+def seal_body(frame: bytearray) -> None:
+    """Make the CRC that the frame's head has of its body right; both hosts are IPv4."""
+    body = memoryview(frame)[_BODY_AT:][: SIZE.unpack_from(frame, BODY_LENGTH_AT_V4)[0]]
+    SIZE.pack_into(frame, BODY_CRC_AT, crc32(body))
 
 
 def crc32(data: bytes | bytearray | memoryview) -> int:
@@ -230,7 +274,7 @@ def encode_frame(
         frame += crc_property_of(crc32(frame))
     else:
         frame = b"".join(parts)
-    assert len(frame) == size
+    assert len(frame) == size, f"a frame of {len(frame)} bytes, its head says {size}"
     return frame
 
 
@@ -247,7 +291,7 @@ def decode_frame(
         return NeedMore(0) if any(data[pos:end]) else End()
     size, magic = struct.unpack_from(">iI", data, pos)
     if magic == BLANK_MAGIC:
-        return Blank(size) if size >= 8 else Damage(f"BLANK of {size} B")
+        return Blank(size) if size >= BLANK_BYTES else Damage(f"BLANK of {size} B")
     if magic not in (MAGIC_V1, MAGIC_V2):
         if size == 0 and magic == 0:
             return End()

@@ -36,6 +36,8 @@ Run = tuple[str, int, int, int, bytes]
 
 ENTRY = struct.Struct(">qiq")  # ConsumeQueue: physical offset, frame size, tags code
 INDEX_ITEM = struct.Struct(">iqq")  # key hash, physical offset, store time
+assert ENTRY.size == 20, "i64, i32 and i64"
+assert INDEX_ITEM.size == 20, "i32 and two i64"
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 UNKNOWN_LEVEL_DELAY_MS = 1000
 

@@ -51,7 +51,10 @@ _OUR_REPORT = struct.Struct(">qq")
 _OUR_HEADER = struct.Struct(">qiIq")
 REPORT_SIZE = _REPORT.size
 BODY_MAX = 4 * 1024 * 1024 - _OUR_HEADER.size
+assert _REPORT.size == 8, "i64"
 assert _HEADER.size == 12, "i64 and i32"
+assert _OUR_REPORT.size == 16, "two i64"
+assert _OUR_HEADER.size == 24, "i64, i32, u32 and i64"
 GREETING = -1
 CONTROL_MAX = 1 << 20
 FIRST_BUFFER = 8 * 1024

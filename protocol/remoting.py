@@ -53,6 +53,8 @@ _BINARY_FIXED = struct.Struct(">hbhiii")  # code, language, version, opaque, fla
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 _FOUR_I32 = struct.Struct(">iiii")
+assert _PREFIX.size == 8, "i32 and u32"
+assert _BINARY_FIXED.size == 17, "i16, i8, i16 and three i32"
 _KNOWN_LANGUAGES = frozenset(LANGUAGES)
 
 Body = bytes | bytearray | memoryview

@@ -54,6 +54,7 @@ LET_IN_MAX = 100
 UNSIGNED_WORDS = "does not sign"
 OTHERWISE_SIGNED = f"signs with another {KEY}"
 _SIZE = struct.Struct(">Q")
+assert _SIZE.size == 8
 
 
 def new_nonce() -> str:

@@ -55,4 +55,5 @@ class ConfigFile:
 
     def write(self, text: bytes) -> None:
         """The same with what is JSON already."""
+        assert text.startswith(b"{"), f"{self.path} was to hold {text[:20]!r}, no JSON object"
         self._disk.replace_file(self.path, text, keep_backup=True)

@@ -21,7 +21,9 @@ def parse_levels(text: str) -> tuple[int, ...]:
         raise ConfigError(
             f"messageDelayLevel has {len(parts)} levels; give 1 to {LEVELS_MAX}, such as '1s 5s 1m'"
         )
-    return tuple(_delay_ms(part) for part in parts)
+    delays = tuple(_delay_ms(part) for part in parts)
+    assert all(delay >= 0 for delay in delays), f"{text!r} makes {delays}"
+    return delays
 
 
 def _delay_ms(part: str) -> int:

@@ -34,7 +34,8 @@ from saturnmq.store.derived.tombstones import Tombstone, read_tombstones
 from saturnmq.store.disk import Advice, DirectoryLock, Disk, remedy
 from saturnmq.store.log.atomic_batches import AtomicBatchPart, Groups, Marker
 from saturnmq.store.log.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
-from saturnmq.store.log.commitlog import CommitLog, FlushTicket, LogFailed
+from saturnmq.store.log.commitlog import CommitLog
+from saturnmq.store.log.flush_ticket import FlushTicket, LogFailed
 from saturnmq.store.log.resync import next_frame
 from saturnmq.store.log.transient_pool import TransientStorePool
 from saturnmq.store.log.truncated import SideFile, SideFiles, Truncated
@@ -199,8 +200,7 @@ class MessageStore:
         if self.recovery.missing:
             self._promise = promise.with_end(end)
             log.error("%s", self.amnesia)
-        page.flushed = min(page.flushed, end)
-        page.derived = min(page.derived, end)
+        page.flushed, page.derived = min(page.flushed, end), min(page.derived, end)
         page.confirm = min(page.confirm, end)
         gaps = (start for start, _ in self.recovery.gaps)  # another node may mend these
         self.recovered_confirm = min([page.confirm or end, *gaps])
@@ -220,6 +220,14 @@ class MessageStore:
             reason="a start found no valid frame there, though it had been flushed",
         )
         log.error("the bytes %d to %d of the CommitLog are in %s now", start, end, kept.file)
+
+    def validate(self) -> None:
+        """AssertionError: the parts of this store contradict each other. One that failed may."""
+        if self.failed is None and not self._closed:
+            self._log.validate(self.watermarks)
+            self._derived.validate(self._log.end)
+            self._groups.validate()
+            self._saved.validate(self.watermarks.flushed)
 
     # amnesia
 
@@ -611,6 +619,7 @@ class MessageStore:
                 promised=-1 if promise is None else promise.end,
             )
             if current != self._saved:
+                current.validate(self.watermarks.flushed)
                 current.save(self._disk, self.config.root)
                 self._saved = current
 

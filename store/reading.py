@@ -17,6 +17,8 @@ OF_DERIVED = "replace the disk, or move its directory away: it is built again fr
 
 
 def read(file: ReadFile, pos: int, size: int, way_out: str) -> bytes:
+    assert pos >= 0, f"{file.path} was to be read at {pos}"
+    assert size >= 0, f"{size} bytes of {file.path} were to be read"
     try:
         return file.read(pos, size)
     except OSError as error:

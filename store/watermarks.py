@@ -1,8 +1,15 @@
 """The six positions in the log that everything else is decided by.
 
-start <= (dispatched, replicated, flushed) <= appended, and confirmed is what the ack mode allows
-consumers to see. The store writes start, appended, flushed and dispatched; the broker's
-replication writes replicated and confirmed. They only rise; `reset` is for recovery and truncation.
+    start <= flushed, dispatched <= appended        start <= appended
+    replicated, confirmed <= appended
+
+`confirmed` is what the ack mode allows consumers to see. The store writes start, appended, flushed
+and dispatched; the broker's replication writes replicated and confirmed, which are 0 while nobody
+has reported anything. They only rise; `reset` is for recovery and truncation. A log that is cut as
+a whole ends at 0, wherever it began.
+
+Every change asserts the order: a watermark that leads what it follows would acknowledge, show or
+delete what is not there.
 """
 
 from __future__ import annotations
@@ -24,6 +31,20 @@ class Watermarks:
         self._flushed, self._dispatched = min(flushed, end), min(dispatched, end)
         self._confirmed = min(self._confirmed, self._dispatched)
         self._replicated = min(self._replicated, end)
+        self.validate()
+
+    def validate(self) -> None:
+        """AssertionError: two of them are not in order."""
+        start, end = self._start, self._appended
+        assert start >= 0, f"the log begins at {start}"
+        assert start <= end or end == 0, f"the log begins at {start} and ends at {end}"
+        assert self._flushed <= end, f"{self._flushed} is flushed of a log that ends at {end}"
+        assert self._dispatched <= end, f"{self._dispatched} is dispatched, the log ends at {end}"
+        assert self._replicated <= end, f"{self._replicated} is replicated, the log ends at {end}"
+        assert self._confirmed <= end, f"{self._confirmed} is confirmed, the log ends at {end}"
+        if end:
+            assert start <= self._flushed, f"{self._flushed} is flushed, the log begins at {start}"
+            assert start <= self._dispatched, f"dispatched {self._dispatched}, begins at {start}"
 
     @property
     def start(self) -> int:
@@ -31,6 +52,8 @@ class Watermarks:
 
     @start.setter
     def start(self, value: int) -> None:
+        safe = min(self._flushed, self._dispatched)
+        assert value <= safe, f"deleted up to {value}, flushed and dispatched up to {safe}"
         self._start = max(self._start, value)
 
     @property
@@ -47,6 +70,7 @@ class Watermarks:
 
     @flushed.setter
     def flushed(self, value: int) -> None:
+        assert value <= self._appended, f"flushed {value}, appended {self._appended}"
         self._flushed = max(self._flushed, value)
 
     @property
@@ -55,6 +79,7 @@ class Watermarks:
 
     @replicated.setter
     def replicated(self, value: int) -> None:
+        assert value <= self._appended, f"replicated {value}, appended {self._appended}"
         self._replicated = max(self._replicated, value)
 
     @property
@@ -63,6 +88,7 @@ class Watermarks:
 
     @confirmed.setter
     def confirmed(self, value: int) -> None:
+        assert value <= self._appended, f"confirmed {value}, appended {self._appended}"
         self._confirmed = max(self._confirmed, value)
 
     @property
@@ -71,4 +97,5 @@ class Watermarks:
 
     @dispatched.setter
     def dispatched(self, value: int) -> None:
+        assert value <= self._appended, f"dispatched {value}, appended {self._appended}"
         self._dispatched = max(self._dispatched, value)

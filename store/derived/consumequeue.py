@@ -26,8 +26,9 @@ from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.log.segments import Segment, SegmentSeries, zero_tail
 from saturnmq.store.reading import OF_DERIVED, read
 
-UNIT = 20
 ENTRY = struct.Struct(">qiq")
+UNIT = ENTRY.size
+assert UNIT == 20, "i64, i32 and i64"
 _FILLER_SIZE = 0x7FFFFFFF
 UNEXPLAINED_MAX = 100  # numbers missing in a queue
 OFFSET_MAX = (1 << 63) // UNIT - 1  # its byte position must fit 64 bits
@@ -139,6 +140,22 @@ class ConsumeQueue:
         self.is_starting = False  # its files are read, because a bad sector must not be a SIGBUS
         self._stretch: _Stretch | None = None  # of a start
 
+    def validate(self, log_end: int) -> None:
+        """AssertionError: its ends and its files do not fit together, or it leads the log, which
+        ends at `log_end`. Looks at the last entry only."""
+        low, high, series = self.min_offset, self.max_offset, self.series
+        assert 0 <= low <= high <= OFFSET_MAX, f"{self.topic}/{self.queue_id}: {low} to {high}"
+        series.validate()
+        assert series.segment_bytes % UNIT == 0, f"{series.segment_bytes} bytes cut an entry"
+        if not series.segments:
+            assert low == high, f"{self.topic}/{self.queue_id}: {low} to {high} without a file"
+            return
+        assert series.start <= high * UNIT <= series.end, (series.start, high * UNIT, series.end)
+        assert self.max_physical <= log_end, (
+            f"{self.topic}/{self.queue_id} has entries up to {self.max_physical}, the log ends at "
+            f"{log_end}"
+        )
+
     @property
     def is_empty(self) -> bool:
         """It has no files, or none of their entries counts."""
@@ -158,6 +175,8 @@ class ConsumeQueue:
 
     def append(self, first: int, entries: bytes) -> bytes:
         """Put a run at its place; the new entries: what is there already stays."""
+        assert 0 <= first <= OFFSET_MAX, f"an entry at {first}, the limit is {OFFSET_MAX}"
+        assert len(entries) % UNIT == 0, f"{len(entries)} bytes are no entries of {UNIT}"
         self._stretch = None
         if not self.series.segments or first > self.max_offset:
             self._fill_to(first)
@@ -176,6 +195,8 @@ class ConsumeQueue:
     def restore(self, first: int, entries: bytes) -> int:
         """Blocking: put these entries where a gap left their places empty, durably; how many are in
         their places now."""
+        assert first >= 0, f"an entry at {first}"
+        assert len(entries) % UNIT == 0, f"{len(entries)} bytes are no entries of {UNIT}"
         self._stretch = None
         count = len(entries) // UNIT
         placed = 0
@@ -195,6 +216,7 @@ class ConsumeQueue:
             segment.file.flush(0, self.series.segment_bytes)
         behind = self.append(first, entries)  # if no entry of the queue follows the gap
         placed += len(behind) // UNIT
+        assert placed <= count, f"{placed} of {count} entries are in their places"
         return placed
 
     def _segment(self, pos: int) -> Segment:
@@ -212,6 +234,7 @@ class ConsumeQueue:
         if not self.series.segments:
             pos = first * UNIT - first * UNIT % self.series.segment_bytes
             self.min_offset = first
+        assert pos <= first * UNIT, f"fillers from {pos} to {first * UNIT}"
         while pos < first * UNIT:
             segment = self._segment(pos)
             stop = min(segment.end, first * UNIT)
@@ -352,7 +375,7 @@ class ConsumeQueue:
 
     def _is_sound(self, index: int, limit: int, is_frame: FrameCheck) -> bool:
         segment = self.series.find(index * UNIT)
-        assert segment is not None
+        assert segment is not None, f"the entry {index} lies between the ends of the queue"
         offset, size, _ = self._unpack(segment, index)
         return (
             0 < size < _FILLER_SIZE
@@ -372,6 +395,7 @@ class ConsumeQueue:
 
     def _cut(self, end: int, *, is_clear: bool = False) -> None:
         """Forget the slots behind `end`, which are zeros already if `is_clear`."""
+        assert end >= 0, f"a queue was to be cut at {end}"
         if not is_clear:
             self._stretch = None
         pos = end * UNIT
@@ -392,6 +416,8 @@ class ConsumeQueue:
 
     def bury(self, since: int, first: int) -> None:
         """Its topic was deleted: see the module's text."""
+        assert since >= 0, f"deleted up to {since}"
+        assert 0 <= first <= OFFSET_MAX, f"goes on at {first}, the limit is {OFFSET_MAX}"
         self.since, self.first = since, first
         if self.series.segments:
             self.correct_min(0)

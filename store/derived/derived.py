@@ -28,6 +28,10 @@ class Arrival(NamedTuple):
     max_offset: int
     entries: bytes
 
+    @property
+    def messages(self) -> int:
+        return len(self.entries) // UNIT
+
 
 class Derived:
     """Queues and index of one store, and how long a message of each delay level waits."""
@@ -41,6 +45,12 @@ class Derived:
         self.queues = queues
         self.index = index
         self.delays_ms = delays_ms
+
+    def validate(self, log_end: int) -> None:
+        """AssertionError: a derived file leads the log, which ends at `log_end`, or is broken."""
+        self.queues.validate(log_end)
+        if self.index is not None:
+            self.index.validate(log_end)
 
     def load(self, *, clean: bool) -> None:
         self.queues.load(clean=clean)
@@ -66,6 +76,7 @@ class Derived:
         for topic, queue_id, first, count, entries in self._runs(scan):
             queue = self.queues.get_or_create(topic, queue_id)
             left += count - queue.restore(first, entries)
+            assert left >= 0, f"{-left} messages too many have a place"
             self.queues.raise_next(topic, queue_id, queue.max_offset)
         return left
 

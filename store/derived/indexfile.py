@@ -22,6 +22,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from saturnmq.protocol.jhash import index_hash
@@ -37,9 +38,18 @@ HEADER = struct.Struct(">qqqqii")
 ITEM = struct.Struct(">iqii")
 INCOMING = struct.Struct(">iqq")
 _SLOT = struct.Struct(">i")
+assert HEADER.size == 40, "four i64 and two i32"
+assert ITEM.size == 20, "i32, i64, i32 and i32"
+assert INCOMING.size == 20, "i32, i64 and i64"
+assert _SLOT.size == 4
 _INT_MAX = 0x7FFFFFFF
 _READ = 1 << 20
 INDEX_NAME_MAX = 1 << 62  # the next file has a greater one, which must be a number of 64 bits
+
+
+def items_at(slots: int) -> int:
+    """Where the items begin, of which the first is never used."""
+    return HEADER.size + _SLOT.size * slots
 
 
 def insert_items_reference(
@@ -49,19 +59,19 @@ def insert_items_reference(
 
     `header` is [begin time, end time, begin offset, end offset, slots used, count], updated.
     """
-    base = 40 + 4 * slots
+    base = items_at(slots)
     begin_time, end_time, begin_offset, end_offset, used, count = header
     done = 0
     for key_hash, offset, store_time in INCOMING.iter_unpack(items):
         if count >= limit:
             break
-        slot = 40 + 4 * (key_hash % slots)
+        slot = HEADER.size + _SLOT.size * (key_hash % slots)
         previous = _SLOT.unpack_from(view, slot)[0]
         if not 0 < previous < count:
             previous = 0
         seconds = (store_time - begin_time) // 1000 if begin_time > 0 else 0
         seconds = min(max(seconds, 0), _INT_MAX)
-        ITEM.pack_into(view, base + 20 * count, key_hash, offset, seconds, previous)
+        ITEM.pack_into(view, base + ITEM.size * count, key_hash, offset, seconds, previous)
         _SLOT.pack_into(view, slot, count)
         if count <= 1:
             begin_offset, begin_time = offset, store_time
@@ -75,13 +85,13 @@ def insert_items_reference(
 
 def fill_slots_reference(view: memoryview, slots: int, count: int) -> int:
     """Make all slots from the items 1 to `count` - 1: how many are occupied."""
-    base = 40 + 4 * slots
+    base = items_at(slots)
     newest: dict[int, int] = {}
     for number in range(1, count):
-        newest[ITEM.unpack_from(view, base + 20 * number)[0] % slots] = number
-    view[40:base] = bytes(4 * slots)
+        newest[ITEM.unpack_from(view, base + ITEM.size * number)[0] % slots] = number
+    view[HEADER.size : base] = bytes(_SLOT.size * slots)
     for slot, number in newest.items():
-        _SLOT.pack_into(view, 40 + 4 * slot, number)
+        _SLOT.pack_into(view, HEADER.size + _SLOT.size * slot, number)
     return len(newest)
 
 
@@ -105,6 +115,9 @@ class IndexFile:
 
     def __init__(self, file: MappedFile, slots: int, items: int, room: Room | None = None) -> None:
         """With `room` not all of the file has its place on the disk yet."""
+        assert slots > 0, f"an index of {slots} slots"
+        assert items > 1, f"an index of {items} items, of which the first is never used"
+        assert file.size == items_at(slots) + ITEM.size * items, (file.size, slots, items)
         self.file = file
         self._room = room
         self.slots = slots
@@ -112,6 +125,15 @@ class IndexFile:
         self.header: list[int] = list(HEADER.unpack(read(file, 0, HEADER.size, OF_DERIVED)))
         self.header[4] = min(max(self.header[4], 0), slots)
         self.header[5] = min(max(self.header[5], 1), items)
+
+    def validate(self) -> None:
+        """AssertionError: its header cannot be."""
+        begin_time, _, begin_offset, end_offset, used, count = self.header
+        assert 1 <= count <= self.items, f"{count} items, the limit is {self.items}"
+        assert 0 <= used < count, f"{used} slots hold {count - 1} items"
+        assert used <= self.slots, f"{used} of {self.slots} slots"
+        assert begin_offset <= end_offset, f"items of {begin_offset} to {end_offset} in the log"
+        assert begin_time >= 0 or count == 1, f"the first item is of {begin_time}"
 
     @property
     def name(self) -> int:
@@ -145,25 +167,30 @@ class IndexFile:
     def insert(self, items: memoryview) -> int:
         """Those of `items` (INCOMING each) that the file still takes: how many. OSError: the disk
         has no room for them, none was put."""
+        assert len(items) % INCOMING.size == 0, f"{len(items)} bytes are no items"
         self._claim(self.count + len(items) // INCOMING.size)
         done = insert_items(self.file.view, self.slots, self.items, self.header, items)
         HEADER.pack_into(self.file.view, 0, *self.header)
+        assert self.count <= self.items, f"{self.count} items, the limit is {self.items}"
         return done
 
     def _claim(self, count: int) -> None:
         """Have room for so many items, and for all slots: a key may need any of them."""
         if self._room is not None:
-            self._room.claim(0, 40 + 4 * self.slots + 20 * min(count, self.items))
+            self._room.claim(0, items_at(self.slots) + ITEM.size * min(count, self.items))
 
     def offset_of(self, number: int) -> int:
         """The start of an item's message."""
-        item = read(self.file, 40 + 4 * self.slots + ITEM.size * number, ITEM.size, OF_DERIVED)
+        assert 0 < number < self.items, f"the item {number} of {self.items}"
+        place = items_at(self.slots) + ITEM.size * number
+        item = read(self.file, place, ITEM.size, OF_DERIVED)
         return int(ITEM.unpack(item)[1])
 
     def restore(self, header: bytes) -> None:
         """Go back to an earlier header and only the items it counts."""
         self.header = list(HEADER.unpack(header))
-        end = 40 + 4 * self.slots + ITEM.size * self.count
+        assert len(header) == HEADER.size, f"a header of {len(header)} bytes"
+        end = items_at(self.slots) + ITEM.size * self.count
         for at in range(0, end, _READ):
             read(self.file, at, min(_READ, end - at), OF_DERIVED)
         self._claim(self.count)
@@ -173,6 +200,7 @@ class IndexFile:
     def cut(self, end: int, store_time_at: Callable[[int], int | None]) -> None:
         """Forget the items of messages at or behind `end`; the first item is of none of them."""
         count = bisect_left(range(self.count), end, lo=1, key=self.offset_of)
+        assert count > 1, f"the first item is of the message {self.header[2]}, the end is {end}"
         if count == self.count:
             return
         self.header[3] = self.offset_of(count - 1)
@@ -184,11 +212,12 @@ class IndexFile:
         """The items of a slot, newest first: the offset of one with this hash and a time in range,
         None for another one."""
         view = self.file.view
-        number = _SLOT.unpack_from(view, 40 + 4 * (key_hash % self.slots))[0]
+        slot = HEADER.size + _SLOT.size * (key_hash % self.slots)
+        number = _SLOT.unpack_from(view, slot)[0]
         last = self.count
         while 0 < number < last:  # chains only lead to lower numbers: no cycle can hold us
             found, offset, seconds, previous = ITEM.unpack_from(
-                view, 40 + 4 * self.slots + 20 * number
+                view, items_at(self.slots) + ITEM.size * number
             )
             if seconds < 0:
                 return
@@ -233,7 +262,21 @@ class Index:
 
     @property
     def file_bytes(self) -> int:
-        return 40 + 4 * self._slots + 20 * self._items
+        return items_at(self._slots) + ITEM.size * self._items
+
+    def validate(self, log_end: int) -> None:
+        """AssertionError: its files are not in order, or lead the log, which ends at `log_end`."""
+        for before, after in pairwise(self.files):
+            assert before.name < after.name, f"{after.name} behind {before.name}"
+            assert before.full, f"{before.name} has {before.count} of {before.items} items"
+            assert before.end_offset <= after.header[2], f"{after.name} begins before its time"
+        for index in self.files:
+            index.validate()
+            assert index.name <= self._highest, f"{index.name} is above {self._highest}"
+        if self.files and self.files[-1].count > 1:
+            end = self.files[-1].end_offset
+            assert end < log_end, f"a message at {end} is indexed, the log ends at {log_end}"
+        assert self._have >= 0, f"{self._have} items of the message at {self._last}"
 
     def load(self, *, clean: bool) -> None:
         """Open all files; if one has another length, they are built again from the log. After a
@@ -343,8 +386,9 @@ class Index:
         # Names rise, whatever the clock does, and none is given twice: what a checkpoint says of a
         # file that is gone must not be taken for another one.
         self._highest = max(name, self._highest + 1)
+        assert previous is None or self._highest > previous.name, (self._highest, previous)
         path = self._path(f"{self._highest:017d}")
-        room = min(40 + 4 * self._slots + STEP, self.file_bytes)
+        room = min(items_at(self._slots) + STEP, self.file_bytes)
         fresh = self._file(self._disk.create_mapped(path, self.file_bytes, room), room)
         if previous is not None:
             fresh.follow(previous.end_offset, previous.end_time)

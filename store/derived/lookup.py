@@ -225,6 +225,7 @@ class Lookup:
         # each.
         views = [log.read(first, stop - first) for first, stop in runs]
         pieces = [view for view in views if view is not None]
+        assert offset < offset + scanned <= high, f"{scanned} of {offset} to {high} scanned"
         following = offset + scanned
         return GetResult(status, following, low, high, pieces, count, last < cached, runs)
 
@@ -263,6 +264,7 @@ class Lookup:
         if queue.max_physical <= visible:
             return high
         end = queue.first_at_or_after(visible, low, high)
+        assert low <= end <= high, f"{end} is visible of {low} to {high}"
         last = queue.entry(end - 1)
         return end if last is None or last[0] + last[1] <= visible else end - 1
 

@@ -127,6 +127,7 @@ class QueueFiles:
     def __init__(self, disk: Disk, rooms: Rooms | None = None, most: int = MAPPED_MOST) -> None:
         self.disk = disk
         self.rooms = Rooms(disk) if rooms is None else rooms
+        assert 0 < most <= MAPPED_LIMIT, f"{most} mapped files, the limit is {MAPPED_LIMIT}"
         self._most = most
         self._mapped: OrderedDict[QueueFile, None] = OrderedDict()
         self.is_crowded = False  # more are mapped than should be
@@ -154,6 +155,7 @@ class QueueFiles:
         mapped = self._mapped
         if len(mapped) >= _CROWD * self._most:
             self.flush()
+        assert file not in mapped, f"{file.path} is mapped already"
         mapped[file] = None
         self.is_crowded = len(mapped) > self._most
 
@@ -166,6 +168,7 @@ class QueueFiles:
                 break
             oldest = next(iter(mapped))
             if oldest.is_clean and not oldest.is_in_use and oldest is not file:
+                assert oldest not in self.dirty, f"{oldest.path} is not durable"
                 del mapped[oldest]
                 oldest.unmap()
             else:

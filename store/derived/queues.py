@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.kernels import Run
-from saturnmq.store.derived.consumequeue import ConsumeQueue
+from saturnmq.store.derived.consumequeue import UNIT, ConsumeQueue
 from saturnmq.store.derived.queue_files import QueueFiles
 from saturnmq.store.derived.tombstones import Tombstone
 from saturnmq.store.disk import Advice, Disk
@@ -42,7 +42,8 @@ class QueueTable:
         self._files = QueueFiles(disk) if files is None else files
         self._advice = advice
         self._directory = directory
-        self._segment_bytes = segment_bytes + -segment_bytes % 20
+        self._segment_bytes = segment_bytes + -segment_bytes % UNIT
+        assert self._segment_bytes > 0, f"files of queues of {segment_bytes} bytes"
         self.table: dict[Key, ConsumeQueue] = {}
         self.next: dict[Key, int] = {}
         self.tombstones: Mapping[str, Tombstone] = {}
@@ -77,6 +78,21 @@ class QueueTable:
             queue.close()
             self._disk.remove_tree(queue.series.directory)
 
+    def validate(self, log_end: int) -> None:
+        """AssertionError: a queue is not what its key says, leads the log, or has more entries than
+        offsets were given out."""
+        for (topic, queue_id), queue in self.table.items():
+            assert (queue.topic, queue.queue_id) == (topic, queue_id), (queue.topic, topic)
+            queue.validate(log_end)
+            given = self.next.get((topic, queue_id), 0)
+            assert queue.max_offset <= given, (
+                f"{topic}/{queue_id} ends at {queue.max_offset}, the next offset is {given}"
+            )
+            tombstone = self.tombstones.get(topic)
+            assert queue.since == (0 if tombstone is None else tombstone.end), topic
+        for tombstone in self.tombstones.values():
+            tombstone.validate()
+
     def started(self) -> None:
         """Note that a start could read all files."""
         for queue in self:
@@ -87,6 +103,7 @@ class QueueTable:
         self._files.flush()
 
     def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        assert (topic, queue_id) not in self.table, f"{topic}/{queue_id} is there already"
         directory = posixpath.join(self._directory, topic, str(queue_id))
         queue = ConsumeQueue(
             self._disk, directory, self._segment_bytes, topic, queue_id, self._advice, self._files
@@ -131,6 +148,7 @@ class QueueTable:
     def destroy(self, log_start: int) -> None:
         """Delete all entries but those of messages before `log_start`: nothing could build them
         again, and where nothing follows them any more, their end is the next offset."""
+        assert log_start >= 0, f"a log that begins at {log_start}"
         for queue in self.table.values():
             queue.forget_from(log_start)
 

@@ -47,6 +47,8 @@ def cut(
 ) -> Iterator[tuple[int, int, int]]:
     """(start, end, bytes) of the pieces of [start, end): each has at most so many rows and bytes,
     and at least one row."""
+    assert max_rows > 0, f"pieces of {max_rows} rows"
+    assert max_bytes >= 0, f"pieces of {max_bytes} bytes"
     while start < end:
         stop, weight = start, 0
         last = min(end, start + max_rows)
@@ -61,5 +63,6 @@ def cut(
             stop, weight = stop + count, weight + size
             if count * UNIT < len(found):
                 break
+        assert start < stop <= end, f"a piece from {start} to {stop} of what ends at {end}"
         yield start, stop, weight
         start = stop

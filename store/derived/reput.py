@@ -8,10 +8,9 @@ get_message. A group is dispatched when all of it is there (`store/log/atomic_ba
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 
-from saturnmq.protocol.frame import Frame, decode_frame
+from saturnmq.protocol.frame import BLANK_BYTES, Frame, decode_frame, size_of
 from saturnmq.protocol.kernels import Scan, ScanStatus, scan_frames
 from saturnmq.store.derived.derived import Arrival, Derived
 from saturnmq.store.log.atomic_batches import AtomicBatch, groups_in
@@ -20,7 +19,6 @@ from saturnmq.store.log.resync import next_frame
 
 STEP_BYTES = 4 << 20
 NEW_QUEUES = 8  # in a step: the file system takes about a millisecond for the files of each
-_SIZE = struct.Struct(">i")
 
 
 @dataclass(slots=True)
@@ -50,6 +48,7 @@ class Reput:
 
         OSError: a new queue or index file cannot be made; the same step may be tried again.
         """
+        assert offset < limit, f"a step from {offset} to {limit}"
         newest = self._log.newest(offset)
         if newest is not None:
             view, base = newest
@@ -58,10 +57,12 @@ class Reput:
             assert segment is not None, f"{offset} lies in the log"
             view, base = segment.view, segment.start
         final = min(limit - base, len(view))
+        assert base <= offset, f"{offset} lies before the bytes from {base} on"
         step = self.dispatch(view, base, offset - base, final, limit=limit)
         if step.next_offset > limit:  # a slave has the head of a BLANK
             step.next_offset = base + _first_that_is_no_frame(view, offset - base, final)
             step.status = ScanStatus.MORE
+        assert offset <= step.next_offset <= limit, (offset, step.next_offset, limit)
         return step
 
     def frame_at_or_before(self, offset: int) -> int:
@@ -109,7 +110,7 @@ class Reput:
         end = min(final, pos + STEP_BYTES)
         scan = self._scan(view, pos, end, base, verify_crc=verify_crc)
         if end < final and scan.next_pos == pos:  # it may be a frame longer than a step
-            end = min(final, pos + max(STEP_BYTES, _SIZE.unpack_from(view, pos)[0]))
+            end = min(final, pos + max(STEP_BYTES, size_of(view, pos)))
             scan = self._scan(view, pos, end, base, verify_crc=verify_crc)
         while limit is not None and self._makes_many(scan):
             half = self._scan(
@@ -118,7 +119,8 @@ class Reput:
             if half.next_pos == pos:
                 break
             scan = half._replace(status=ScanStatus.MORE)
-        cut = scan.status == ScanStatus.END and end - scan.next_pos < 8
+        assert scan.next_pos >= pos, f"a scan from {pos} came to {scan.next_pos}"
+        cut = scan.status == ScanStatus.END and end - scan.next_pos < BLANK_BYTES
         if (
             pos < scan.next_pos
             and end < final

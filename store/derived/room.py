@@ -41,6 +41,7 @@ class Room:
     __slots__ = ("_end", "_path", "_rooms", "_size", "_waits", "begin", "enough")
 
     def __init__(self, rooms: Rooms, path: str, size: int, known: int = 0) -> None:
+        assert 0 <= known <= size, f"{known} of {size} bytes have their place"
         self._rooms = rooms
         self._path = path
         self._size = size
@@ -50,6 +51,7 @@ class Room:
 
     def claim(self, start: int, end: int) -> None:
         """Have room for [start, end), which is about to be written. OSError: there is none."""
+        assert 0 <= start <= end <= self._size, f"{start} to {end} of {self._size} bytes"
         if end > self._end or start < self.begin:
             with self._rooms.mutex:
                 if not self.begin <= start <= self._end:
@@ -70,6 +72,7 @@ class Room:
             stop = end + min(max(end, FIRST), STEP)
             stop = min(stop + -stop % _BLOCK, self._size)
             self._rooms.disk.make_room(self._path, self._end, stop)
+            assert end <= stop <= self._size, f"room up to {stop}, asked for {end}"
             self._end = stop
             self.enough = self._low()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from saturnmq.protocol.frame import frame_properties
 from saturnmq.protocol.properties import decode_properties
 from saturnmq.protocol.sql92 import Sql
-from saturnmq.store.derived.consumequeue import ENTRY, FILLER
+from saturnmq.store.derived.consumequeue import ENTRY, FILLER, UNIT
 
 PASSED = frozenset([1])
 """The tags code of entries that pass, once they are sifted."""
@@ -39,6 +39,7 @@ def sift(
     work of one call is done; it looks at one at least. `read` gives a stretch of the log, of which
     what lies before `cached` comes from the disk.
     """
+    assert len(entries) % UNIT == 0, f"{len(entries)} bytes are no entries of {UNIT}"
     work = 0
     sifted = bytearray()
     for physical, size, _ in ENTRY.iter_unpack(entries):
@@ -58,4 +59,5 @@ def sift(
         if passed:
             max_count -= 1
             max_bytes -= size
+    assert len(sifted) <= len(entries), f"{len(sifted)} of {len(entries)} bytes were sifted"
     return memoryview(sifted)

@@ -28,6 +28,7 @@ from saturnmq.store.disk import Disk
 
 KEY = "deletedTable"
 _ENTRY = struct.Struct(">q12x")  # of a queue entry the place of its frame
+assert _ENTRY.size == 20, "an entry of a queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,13 @@ class Tombstone:
 
     end: int
     next: Mapping[int, int] = field(default_factory=dict)
+
+    def validate(self) -> None:
+        """AssertionError: no deletion leaves this."""
+        assert self.end >= 0, f"deleted up to {self.end}"
+        for queue_id, offset in self.next.items():
+            assert queue_id >= 0, f"the queue {queue_id} was deleted"
+            assert offset >= 0, f"the queue {queue_id} goes on at {offset}"
 
     def merged(self, other: Tombstone | None) -> Tombstone:
         """Of two deletions of one topic: what both deleted, and where it goes on behind both."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from saturnmq.protocol.frame import message_size
+from saturnmq.protocol.frame import BLANK, BLANK_BYTES, BLANK_MAGIC, message_size
 from saturnmq.protocol.kernels import write_batch, write_message
 from saturnmq.runtime.errors import StageLost
 from saturnmq.store.log.atomic_batches import (
@@ -20,7 +20,7 @@ from saturnmq.store.log.atomic_batches import (
     lay_out,
     marker_body,
 )
-from saturnmq.store.log.commitlog import BLANK, BLANK_MAGIC, CommitLog
+from saturnmq.store.log.commitlog import CommitLog
 
 Key = tuple[str, int]
 
@@ -61,6 +61,9 @@ class Appending:
         self._crc_property = crc_property
         self._buffer = memoryview(bytearray(max(sizes)))
         self._written = log.end
+        start, stop = self.group
+        assert log.end <= start < stop, f"a batch from {start} to {stop}, the log ends at {log.end}"
+        assert len(self._places) == 1 + len(parts), "a place for the marker and for each part"
 
     def steps(self) -> Iterator[None]:
         """Write the marker, and then a part with each `next`. StageLost, MessageIllegal: a part is
@@ -89,6 +92,7 @@ class Appending:
         for part, place in zip(self._parts, self._places[1:], strict=True):
             self._write(place, self._encode(part, place))
             yield
+        assert self._written == self.group.end, f"{self._written} is the end, not {self.group.end}"
 
     def _encode(self, part: AtomicBatchPart, place: int) -> int:
         key = part.topic, part.queue_id
@@ -124,6 +128,7 @@ class Appending:
 
     def _write(self, place: int, size: int) -> None:
         left = place - self._written
+        assert left == 0 or left >= BLANK_BYTES, f"{left} bytes before {place} hold no BLANK"
         if left:
             self._log.write_ahead(self._written, BLANK.pack(left, BLANK_MAGIC))
         self._log.write_ahead(place, self._buffer[:size])

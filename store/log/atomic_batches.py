@@ -24,9 +24,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
-from saturnmq.protocol.frame import Frame, decode_frame
+from saturnmq.protocol.frame import BLANK_BYTES, Frame, decode_frame
 from saturnmq.protocol.kernels import Run
 from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.store.derived.consumequeue import ENTRY, ConsumeQueue
@@ -36,6 +37,7 @@ from saturnmq.store.log.commitlog import CommitLog
 QUEUE = GROUPS_TOPIC, 0
 TOPIC_BYTES = GROUPS_TOPIC.encode()
 _SPAN = struct.Struct(">q")
+assert _SPAN.size == 8, "the span at the beginning of a marker's body"
 
 
 class AtomicBatch(NamedTuple):
@@ -72,6 +74,7 @@ class AtomicBatchPart:
 
 
 def marker_body(span: int, document: bytes) -> bytes:
+    assert span >= 0, f"a batch of {span} bytes"
     return _SPAN.pack(span) + document
 
 
@@ -93,8 +96,9 @@ def lay_out(end: int, sizes: Iterable[int], segment_bytes: int) -> tuple[list[in
     for batches: the places of the pieces, and the group's end."""
     places = []
     for size in sizes:
+        assert 0 < size <= segment_bytes - BLANK_BYTES, f"{size} bytes in a segment"
         left = segment_bytes - end % segment_bytes
-        if size + 8 > left:
+        if size + BLANK_BYTES > left:
             end += left
         places.append(end)
         end += size
@@ -133,6 +137,7 @@ class Groups:
 
     def add(self, group: AtomicBatch, dispatched: int) -> None:
         """Add a group; the queue of markers has those that begin before `dispatched`."""
+        assert group.start < group.end, f"a batch from {group.start} to {group.end}"
         self._ahead = [each for each in self._ahead if each.start >= dispatched]
         if group.start >= dispatched and group not in self._ahead:
             self._ahead.append(group)
@@ -141,6 +146,14 @@ class Groups:
     def cut(self, end: int) -> None:
         """The log is cut at `end`."""
         self._ahead = [group for group in self._ahead if group.start < end]
+
+    def validate(self) -> None:
+        """AssertionError: two batches overlap, or one ends behind all of them."""
+        for group in self._ahead:
+            assert 0 <= group.start < group.end, f"a batch from {group.start} to {group.end}"
+            assert group.end <= self._end, f"a batch to {group.end}, none ends behind {self._end}"
+        for before, after in pairwise(sorted(self._ahead)):
+            assert before.end <= after.start, f"batches {before} and {after} overlap"
 
     def is_unfinished(self, offset: int, end: int) -> bool:
         """Whether a group begins at `offset` and reaches past `end`, the end of the log."""

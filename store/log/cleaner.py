@@ -49,12 +49,14 @@ class Space(NamedTuple):
     def judge(cls, total: int, free: int, config: StoreConfig, *, was_full: bool = False) -> Space:
         """RocketMQ's rule: a disk that was full is so until it is no longer short. Ours: with
         `diskSpaceEnoughBytes` free no level counts."""
+        assert 0 <= free <= total, f"{free} of {total} bytes are free"
         percent = -(-100 * (total - free) // total) if total else 100
         if 0 < config.disk_enough_bytes <= free:
             return cls(percent, full=False, short=False, above_normal=False)
         levels = config.disk_levels
         short, full = percent > levels.forcibly, percent > levels.warning
         short, full = short or full, full or (was_full and short)
+        assert short or not full, f"a disk at {percent} % is full and not short"
         return cls(percent, full, short, percent > levels.normal)
 
 
@@ -183,7 +185,10 @@ class Cleaner:
         count = len(early)
         if not count:
             return
-        ticket.files += self._derived.drop_before(segments[count - 1].end)
+        assert count < len(segments), f"{count} of {len(segments)} segments: the last one stays"
+        end = segments[count - 1].end
+        assert end <= safe, f"deleted up to {end}, only {safe} is flushed and dispatched"
+        ticket.files += self._derived.drop_before(end)
         grace = 0 if at_once else self._config.delete_grace_ms
         if not self._waiting:
             self._disk.make_dirs(posixpath.join(self._directory, DELETED))

@@ -21,56 +21,29 @@ flush, writes them to the file. Readers see what is `committed`; without a pool 
 
 from __future__ import annotations
 
-import errno
-import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
-from saturnmq.protocol.frame import Frame, decode_frame
+from saturnmq.protocol.frame import (
+    BLANK,
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    FRAME_BYTES_MIN,
+    Frame,
+    decode_frame,
+    store_timestamp_of,
+)
 from saturnmq.runtime.errors import StoreDamaged, SystemBusy
-from saturnmq.store.disk import Advice, Disk, SegmentFile
+from saturnmq.store.disk import Advice, Disk
+from saturnmq.store.log.flush_ticket import FlushTicket, LogFailed, gone
 from saturnmq.store.log.segments import Segment, SegmentSeries, zero_tail
 from saturnmq.store.log.transient_pool import TransientStorePool
 from saturnmq.store.reading import OF_LOG, read
+from saturnmq.store.watermarks import Watermarks
 
-BLANK_MAGIC = -875286124
-BLANK = struct.Struct(">ii")
-BLANK_BYTES = BLANK.size
 _STEP = 512 << 10
 _LEAD = 4 << 20  # the distance of a new window from the writer that overtook the old one
 _NEAR = 128 << 10  # the kernel reads ahead over shorter distances anyway
 _STAGING = 512 << 10  # it grows to the largest batch
-
-
-class LogFailed(Exception):
-    """A write or a sync of the log failed: nobody knows what of it is on the disk."""
-
-
-@dataclass(slots=True)
-class FlushTicket:
-    """Ranges to write from buffers and then to make durable; any thread may call `run`."""
-
-    target: int
-    store_timestamp: int
-    ranges: list[tuple[SegmentFile, int, int]] = field(default_factory=list)
-    commits: list[tuple[SegmentFile, int, memoryview]] = field(default_factory=list)
-
-    def run(self) -> None:
-        for file, start, data in self.commits:
-            file.write(start, data)
-        for file, start, end in self.ranges:
-            file.flush(start, end)
-            if not file.in_place():
-                raise _gone(file)
-
-
-def _gone(file: SegmentFile) -> OSError:
-    return OSError(
-        errno.ESTALE,
-        "it was deleted, replaced or cut short under the running broker; what it holds can be read "
-        "as long as this process lives",
-        file.path,
-    )
 
 
 Range = tuple[int, int]
@@ -107,6 +80,8 @@ class CommitLog:
     ) -> None:
         """`begins` gets the start of the first segment before there is one; OSError: there is to be
         none now."""
+        assert segment_bytes > BLANK_BYTES, f"a segment of {segment_bytes} bytes takes no frame"
+        assert ahead >= 0, f"zeros for {ahead} bytes ahead"
         self.series = SegmentSeries(disk, directory, segment_bytes)
         self.segment_bytes = segment_bytes
         self.end = 0
@@ -145,7 +120,7 @@ class CommitLog:
         for segment in self.series.segments[:]:
             # A thread that deletes a segment takes it out of the series first.
             if not segment.file.in_place() and segment in self.series.segments:
-                raise _gone(segment.file)
+                raise gone(segment.file)
 
     def _advise(self, segment: Segment) -> None:
         for advice in self._advice:
@@ -180,6 +155,35 @@ class CommitLog:
             segment, pos = fresh, 0
         return segment, pos
 
+    def validate(self, marks: Watermarks) -> None:
+        """AssertionError: segments, end, buffers and watermarks do not fit together."""
+        marks.validate()
+        assert marks.appended == self.end, f"{marks.appended} is appended, it ends at {self.end}"
+        assert marks.start == self.start, f"the log begins at {self.start}, not at {marks.start}"
+        assert marks.flushed <= self.committed, f"flushed {marks.flushed} of {self.committed}"
+        series, end, size = self.series, self.end, self.segment_bytes
+        series.validate()
+        assert end >= 0, f"the log ends at {end}"
+        if series.segments:
+            assert series.start <= end, f"the log begins at {series.start} and ends at {end}"
+            assert end <= series.end, f"the log ends at {end}, its segments at {series.end}"
+        assert self.committed <= end, f"{self.committed} is committed, the log ends at {end}"
+        assert self._staged_end <= end, f"{self._staged_end} is staged, the log ends at {end}"
+        if self._staged_end == end:
+            staged = end - self._staged_start
+            assert 0 <= staged <= len(self._staging), f"{staged} bytes of {len(self._staging)}"
+        for start, spare in self._spares.items():
+            assert start == spare.start, f"the spare for {start} begins at {spare.start}"
+            assert start % size == 0, f"a spare segment begins at {start}, not at n * {size}"
+            assert start >= series.end, f"a spare for {start}, the segments end at {series.end}"
+        for segment in series.segments:
+            assert 0 <= segment.prepared <= size, f"prepared {segment.prepared} of {size} bytes"
+        if self._pool is None:
+            assert not self._buffers, f"{len(self._buffers)} buffers without a pool"
+        else:
+            lent = len(self._buffers)
+            assert lent + self._pool.free <= self._pool.size, (lent, self._pool.free)
+
     def staging(self, size: int) -> memoryview:
         """The buffer for `size` bytes of frames that go to `append` next; call `room` first."""
         at = self.end - self._staged_start
@@ -187,6 +191,7 @@ class CommitLog:
             if size > len(self._staging):
                 self._staging = memoryview(bytearray(size))
             self._staged_start, at = self.end, 0
+        assert at >= 0, f"{at} in the staging buffer"
         return self._staging[at : at + size]
 
     def append(self, segment: Segment, pos: int, frames: memoryview) -> int:
@@ -223,11 +228,14 @@ class CommitLog:
 
     def write_ahead(self, offset: int, data: bytes | memoryview) -> None:
         """Write a piece of an atomic batch behind the end; it counts after `extend`."""
+        assert offset >= self.end, f"{offset} was written ahead, the log ends at {self.end}"
         segment = self.series.find(offset) or self._next(offset)
         self._write(segment, offset - segment.start, data)
 
     def extend(self, end: int) -> None:
         """Count the bytes written ahead, up to `end`, as part of the log."""
+        assert end >= self.end, f"the log ends at {self.end}, what was written ahead at {end}"
+        assert end <= self.series.end, f"written ahead to {end}, segments end at {self.series.end}"
         self._staged_end = -1
         self.end = end
 
@@ -241,6 +249,7 @@ class CommitLog:
     def _write(self, segment: Segment, pos: int, data: bytes | memoryview) -> int:
         """Write `data`; return the log's offset behind it."""
         end = pos + len(data)
+        assert end <= self.segment_bytes, f"{len(data)} bytes at {pos} leave their segment"
         if segment.prepared < end:
             with self._mutex:
                 segment.prepared = max(segment.prepared, end)
@@ -280,6 +289,7 @@ class CommitLog:
         while data:
             segment = self.series.find(offset)
             assert segment is not None, f"{offset} lies in the log"
+            assert offset < self.end, f"{offset} was overwritten, the log ends at {self.end}"
             pos = offset - segment.start
             part = data[: self.segment_bytes - pos]
             segment.file.write(pos, part)
@@ -379,6 +389,7 @@ class CommitLog:
         pool."""
         if self._pool is None:
             return
+        assert end <= self.end, f"{end} was committed, the log ends at {self.end}"
         self._committed = max(self._committed, end)
         for start in [s for s in self._buffers if s + self.segment_bytes <= self._committed]:
             self._pool.give_back(self._buffers.pop(start))
@@ -445,14 +456,12 @@ class CommitLog:
 
     def store_time_at(self, offset: int) -> int | None:
         """The store time in the frame at `offset`."""
-        view = self.read(offset, 96)
-        if view is None or len(view) < 80:
-            return None
-        at = 68 if view[39] & 0x10 else 56  # the born host may be IPv6
-        return int.from_bytes(view[at : at + 8], "big", signed=True)
+        view = self.read(offset, FRAME_BYTES_MIN)
+        return None if view is None else store_timestamp_of(view)
 
     def truncate(self, end: int) -> None:
         """Cut durably: later segments go, the tail becomes zeroes and is synced."""
+        assert end >= 0, f"the log was to be cut at {end}"
         self._drop_spares()
         segment = self.series.find(end)
         self.series.drop_from(end + (0 if segment is None or segment.start < end else 1))
@@ -474,7 +483,7 @@ class CommitLog:
         self.end = self._committed = end
         self._staged_end = -1
         for start in [start for start in self._buffers if start >= end]:
-            assert self._pool is not None
+            assert self._pool is not None, f"the buffer of {start} came from a pool"
             self._pool.give_back(self._buffers.pop(start))
 
     def _drop_spares(self) -> None:

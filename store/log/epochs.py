@@ -82,6 +82,14 @@ class Epochs:
         """The newest epoch, 0 if there is none."""
         return self.entries[-1].number if self.entries else 0
 
+    def validate(self) -> None:
+        """AssertionError: these entries or this identity are not those of one log."""
+        check_rising(self.entries)
+        for number, start in self.entries:
+            assert 0 <= number <= EPOCH_MAX, f"epoch {number}, the limit is {EPOCH_MAX}"
+            assert start >= 0, f"epoch {number} begins at {start}"
+        assert not self.identity or IDENTITY.fullmatch(self.identity), repr(self.identity)
+
     def end_of(self, number: int) -> int | None:
         """The start of the first epoch behind this one; None if there is none yet."""
         return min((epoch.start for epoch in self.entries if epoch.number > number), default=None)
@@ -95,6 +103,7 @@ class Epochs:
         durable when this returns. Blocking."""
         assert number > self.last, f"epoch {number} is opened after {self.last}"
         assert self.identity in ("", identity or self.identity), "it belongs to another group"
+        assert start >= 0, f"epoch {number} begins at {start}"
         self._save([*self.entries, Epoch(number, start)], identity)
 
     def cut(self, newest: int) -> None:
@@ -129,6 +138,8 @@ class Epochs:
     def _save(self, entries: list[Epoch], identity: str = "") -> None:
         """They count once they are written."""
         identity = identity or self.identity
+        assert identity == "" or IDENTITY.fullmatch(identity), f"{identity!r} is no identity"
+        check_rising(entries)
         lines = "".join(f"{epoch.number}-{epoch.start}\n" for epoch in entries)
         if identity:
             lines += identity + "\n"
@@ -136,6 +147,13 @@ class Epochs:
         head = f"{len(entries)}\n{crc32(data)}\n".encode()
         self._disk.replace_file(self._path, head + data, keep_backup=True)
         self.entries, self.identity = entries, identity
+
+
+def check_rising(entries: Iterable[Epoch]) -> None:
+    """AssertionError: these are no entries of one log, oldest first."""
+    for before, after in pairwise(entries):
+        assert before.number < after.number, f"epoch {after.number} behind {before.number}"
+        assert before.start <= after.start, f"{after} begins before {before}"
 
 
 def common(

@@ -14,7 +14,6 @@ will cut there, because nobody was promised what was not yet flushed (store/reco
 from __future__ import annotations
 
 import posixpath
-import struct
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
@@ -22,15 +21,20 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from saturnmq.protocol.frame import (
+    BLANK,
     BLANK_MAGIC,
+    MAGIC_AT,
     MAGIC_V1,
     MAGIC_V2,
+    OFFSET,
+    PHYSICAL_OFFSET_AT,
     Damage,
     End,
     Frame,
     NeedMore,
     Outcome,
     decode_frame,
+    size_of,
 )
 from saturnmq.protocol.kernels import Scan, ScanStatus, scan_frames
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
@@ -40,10 +44,8 @@ from saturnmq.store.reading import number_of
 PAGE = 4096
 _STRETCH = 4 << 20
 _SEARCH = 1 << 20
-_OFFSET_AT = 28  # of the frame's own offset
 _MAGICS = [magic.to_bytes(4, "big") for magic in (MAGIC_V1, MAGIC_V2)]
 _MAGIC_HEAD = _MAGICS[0][:3]
-_HEAD = struct.Struct(">iI")
 NOTHING = "there is nothing but zeros"  # the regular end of a log
 UNREADABLE = "the disk does not give it, or no segment file holds it"
 
@@ -269,7 +271,7 @@ class LogReader:
             elif len(view) < asked:
                 why = UNREADABLE
             elif scan.status == ScanStatus.MORE:
-                size = _claimed_size(view)
+                size = size_of(view)
                 if asked < size <= border - offset:
                     continue
                 size, why = _STRETCH, f"a frame of {size} bytes ends behind its segment"
@@ -285,6 +287,7 @@ class LogReader:
             if found is None:
                 self.stopped_by = why
                 return
+            assert offset < found, f"a gap from {offset} to {found}"
             yield Gap(offset, found, why)
             offset = self.end = found
 
@@ -307,7 +310,7 @@ class LogReader:
             while at < end:
                 count = self.files.read_into(at, chunk[: min(len(chunk), end - at)])
                 for pos in _magic_places(bytes(chunk[:count])):
-                    place = at + pos - 4
+                    place = at + pos - MAGIC_AT
                     if place >= offset and self._is_frame(place):
                         return place
                 if at + count >= end:
@@ -317,8 +320,8 @@ class LogReader:
         return None
 
     def _is_frame(self, place: int) -> bool:
-        head = self.files.read(place, _OFFSET_AT + 8)
-        if int.from_bytes(head[_OFFSET_AT:], "big", signed=True) != place:
+        head = self.files.read(place, PHYSICAL_OFFSET_AT + OFFSET.size)
+        if int.from_bytes(head[PHYSICAL_OFFSET_AT:], "big", signed=True) != place:
             return False
         return isinstance(self.frame_at(place), Frame)
 
@@ -349,10 +352,11 @@ class LogReader:
 def _blank_at(view: memoryview) -> int:
     """The position of the BLANK behind whole frames."""
     pos = 0
-    size, magic = _HEAD.unpack_from(view)
+    size, magic = BLANK.unpack_from(view)
     while magic != BLANK_MAGIC:
+        assert size > 0, f"whole frames come before a BLANK, one at {pos} has {size} bytes"
         pos += size
-        size, magic = _HEAD.unpack_from(view, pos)
+        size, magic = BLANK.unpack_from(view, pos)
     return pos
 
 
@@ -363,7 +367,3 @@ def _magic_places(data: bytes) -> Iterator[int]:
         if data[at : at + 4] in _MAGICS:
             yield at
         at = data.find(_MAGIC_HEAD, at + 1)
-
-
-def _claimed_size(view: memoryview) -> int:
-    return int.from_bytes(view[:4], "big", signed=True)

@@ -10,7 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from saturnmq.protocol.frame import BLANK_MAGIC, MAGIC_V1, MAGIC_V2, Blank, Frame, decode_frame
+from saturnmq.protocol.frame import (
+    BLANK_BYTES,
+    BLANK_MAGIC,
+    MAGIC_AT,
+    MAGIC_V1,
+    MAGIC_V2,
+    SIZE,
+    Blank,
+    Frame,
+    decode_frame,
+    size_of,
+)
 from saturnmq.store.log.segments import Segment, SegmentSeries
 from saturnmq.store.reading import OF_LOG, read
 
@@ -32,6 +43,7 @@ def next_frame(series: SegmentSeries, offset: int, limit: int) -> int | None:
             if place >= limit:
                 return None
             if _valid(segment, place):
+                assert place >= offset, f"{place} lies before {offset}"
                 return place
         offset = segment.end
     return None
@@ -44,20 +56,21 @@ def _magics(segment: Segment, offset: int) -> Iterator[int]:
         data = read(segment.file, offset - segment.start, size, OF_LOG)
         found = []
         for magic in _MAGICS:
-            at = data.find(magic, 4)
+            at = data.find(magic, MAGIC_AT)
             while at >= 0:
-                found.append(offset + at - 4)
+                found.append(offset + at - MAGIC_AT)
                 at = data.find(magic, at + 1)
         yield from sorted(found)
-        if offset + len(data) >= segment.end or len(data) <= 8:
+        if offset + len(data) >= segment.end or len(data) <= BLANK_BYTES:
             return
-        offset += len(data) - 7  # a magic number may lie across two windows
+        offset += len(data) - (BLANK_BYTES - 1)  # a magic number may lie across two windows
 
 
 def _valid(segment: Segment, offset: int) -> bool:
     at = offset - segment.start
-    size = int.from_bytes(read(segment.file, at, 4, OF_LOG), "big")
-    if not 8 <= size <= segment.end - offset:
+    assert 0 <= at < segment.end - segment.start, f"{offset} is no place in {segment.start}"
+    size = size_of(read(segment.file, at, SIZE.size, OF_LOG).ljust(SIZE.size, b"\0"))
+    if not BLANK_BYTES <= size <= segment.end - offset:
         return False
     outcome = decode_frame(read(segment.file, at, size, OF_LOG), 0, size, verify=True)
     if isinstance(outcome, Blank):

@@ -44,6 +44,8 @@ class Segment:
     __slots__ = ("end", "file", "prepared", "start")
 
     def __init__(self, start: int, file: SegmentFile) -> None:
+        assert start >= 0, f"a segment begins at {start}"
+        assert file.size > 0, f"the segment at {start} has {file.size} bytes"
         self.start = start
         self.end = start + file.size
         self.file = file
@@ -147,7 +149,22 @@ class SegmentSeries:
                 return [(start, self.path_of(start)) for start in starts[at:]]
         return []
 
+    def validate(self) -> None:
+        """AssertionError: there is a hole, or a segment of another length."""
+        assert len(self._starts) == len(self.segments), (len(self._starts), len(self.segments))
+        size, end = self.segment_bytes, -1
+        for start, segment in zip(self._starts, self.segments, strict=True):
+            assert start == segment.start, f"{start} is known, it begins at {segment.start}"
+            assert start % size == 0, f"a segment begins at {start}, which is no multiple of {size}"
+            assert segment.end - start == size, f"{segment.end - start} bytes instead of {size}"
+            assert end in (-1, start), f"a hole from {end} to {start}"
+            end = segment.end
+
     def add(self, segment: Segment) -> None:
+        assert segment.start % self.segment_bytes == 0, (segment.start, self.segment_bytes)
+        assert not self.segments or segment.start == self.end, (
+            f"a segment at {segment.start} behind one that ends at {self.end}"
+        )
         self.segments.append(segment)
         self._starts.append(segment.start)
 
@@ -177,6 +194,7 @@ class SegmentSeries:
 
     def take_oldest(self) -> str:
         """Take out and close the oldest segment; the path of its file, which stays."""
+        assert self.segments, f"{self.directory} has no segment to take out"
         segment = self.segments.pop(0)
         self._starts.pop(0)
         segment.file.close()
@@ -206,6 +224,7 @@ class SegmentSeries:
 def zero_tail(segment: Segment, pos: int, way_out: str, chunk: int = 1 << 20) -> None:
     """Zero what is not yet zero after `pos`."""
     file = segment.file
+    assert 0 <= pos <= file.size, f"zeros from {pos} on in a file of {file.size} bytes"
     zeros = bytes(min(chunk, file.size - pos))
     for start, end in file.written(pos):
         for at in range(start, end, chunk):

@@ -15,6 +15,7 @@ class TransientStorePool:
     """A fixed number of buffers; a commit gives one back when its segment is written."""
 
     def __init__(self, disk: Disk, size: int, segment_bytes: int, *, fail_fast: bool) -> None:
+        assert size > 0, f"a pool of {size} buffers"
         self.size = size
         self.fail_fast = fail_fast
         self._free = [disk.buffer(segment_bytes) for _ in range(size)]
@@ -28,4 +29,5 @@ class TransientStorePool:
         return self._free.pop() if self._free else None
 
     def give_back(self, buffer: memoryview) -> None:
+        assert len(self._free) < self.size, f"all {self.size} buffers are here already"
         self._free.append(buffer)

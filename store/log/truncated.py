@@ -32,6 +32,7 @@ from typing import Any
 
 from saturnmq.protocol import fastjson
 from saturnmq.runtime.errors import MalformedFrame, ServiceNotAvailable, StoreDamaged
+from saturnmq.store.derived.consumequeue import UNIT
 from saturnmq.store.disk import Disk, ReadFile
 from saturnmq.store.log.log_files import Found, Gap, LogReader, SegmentFiles
 
@@ -61,6 +62,12 @@ class Truncated:
     @property
     def size(self) -> int:
         return self.end - self.start
+
+    def validate(self) -> None:
+        """AssertionError: it cannot be a part of a log."""
+        assert 0 <= self.start < self.end, f"a side file from {self.start} to {self.end}"
+        assert self.messages >= 0, f"{self.messages} messages in a side file"
+        assert sum(self.topics.values()) <= self.messages, (self.topics, self.messages)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -136,7 +143,10 @@ class SideFiles:
         wanted = Truncated(
             "", start, end, epoch, time_ms, reason, segment_bytes=self._segment_bytes
         )
+        assert 0 <= start < end, f"the bytes {start} to {end} were to be saved"
         saved = _save(self._disk, self._root, read, wanted)
+        assert saved.start == start, f"{saved.file} begins at {saved.start}, not at {start}"
+        assert saved.end >= end, f"{saved.file} ends at {saved.end}, before {end}"
         self._known = [*(side for side in self._known if side.file != saved.file), saved]
         return saved
 
@@ -235,6 +245,7 @@ def _copy(disk: Disk, path: str, read: Read, facts: Truncated) -> None:
         for chunk in _chunks(read, facts):
             file.write(at, chunk)
             at += len(chunk)
+        assert at == facts.size, f"{at} bytes of {facts.size} were copied"
         file.flush(0, facts.size)
     except BaseException:
         file.close()
@@ -264,8 +275,9 @@ def _describe(disk: Disk, facts: Truncated) -> Truncated:
         if not isinstance(piece, Gap):
             messages += piece.scan.messages
             for topic, _, _, _, entries in piece.scan.runs:
-                topics[topic] += len(entries) // 20
+                topics[topic] += len(entries) // UNIT
     whole = replace(facts, messages=messages, topics=dict(topics), crc32=files.crc32())
+    whole.validate()
     files.close()
     disk.replace_file(_facts_path(facts.file), fastjson.dumps(whole.to_json()), keep_backup=False)
     return whole

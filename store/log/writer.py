@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from saturnmq.protocol.frame import is_torn, own_properties, stored_properties_size
+from saturnmq.protocol.frame import (
+    BLANK_BYTES,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+    is_torn,
+    own_properties,
+    stored_properties_size,
+)
 from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
 from saturnmq.runtime.errors import (
     FlushDiskTimeout,
@@ -24,14 +32,14 @@ from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.disk import remedy
 from saturnmq.store.log.appending import Appending, marker_size
 from saturnmq.store.log.atomic_batches import QUEUE, AtomicBatchPart, Groups, marker_body
-from saturnmq.store.log.commitlog import CommitLog, LogFailed
+from saturnmq.store.log.commitlog import CommitLog
+from saturnmq.store.log.flush_ticket import LogFailed
 from saturnmq.store.log.segments import Segment
 from saturnmq.store.watermarks import Watermarks
 
 PROPERTIES_MAX = 32_767
 COPY_BYTES_MAX = 64 << 10
-_TRANSACTION = 0xC
-_WITHOUT_QUEUE = (0x4, 0xC)  # PREPARED, ROLLBACK
+_WITHOUT_QUEUE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
 @dataclass(slots=True)
@@ -116,7 +124,7 @@ class Writer:
         return self.last_store_timestamp
 
     def _check_fits(self, size: int) -> None:
-        if size + 8 > self._config.commitlog_segment_bytes:
+        if size + BLANK_BYTES > self._config.commitlog_segment_bytes:
             raise MessageIllegal(
                 f"{size} bytes do not fit a segment of {self._config.commitlog_segment_bytes} "
                 "bytes: send less at once"
@@ -188,7 +196,7 @@ class Writer:
         segment, pos = self._room(size)
         frames = self._log.staging(size)
         key = message.topic, message.queue_id
-        in_queue = message.sys_flag & _TRANSACTION not in _WITHOUT_QUEUE
+        in_queue = message.sys_flag & TRANSACTION_MASK not in _WITHOUT_QUEUE
         queue_offset = self._queues.next.get(key, 0) if in_queue else 0
         offset = self._log.end
         store_ts = self._now()
@@ -212,6 +220,7 @@ class Writer:
             crc_property,
         )
         end = self._append(segment, pos, frames)
+        assert end == offset + size, f"a frame of {size} bytes at {offset} ends at {end}"
         if in_queue:
             self._queues.next[key] = queue_offset + 1
         self._watermarks.appended = end
@@ -257,6 +266,7 @@ class Writer:
             crc_property,
         )
         end = self._append(segment, pos, frames)
+        assert end == offset + total, f"{total} bytes of a batch at {offset} end at {end}"
         self._queues.next[key] = queue_offset + count
         self._watermarks.appended = end
         return AppendResult(offset, end, queue_offset, count, store_ts, sizes)
@@ -278,7 +288,7 @@ class Writer:
             raise MessageIllegal(
                 f"the batch is {len(body)} bytes long, the limit is {limit}: send smaller batches"
             )
-        if sys_flag & _TRANSACTION:
+        if sys_flag & TRANSACTION_MASK:
             raise MessageIllegal(
                 "a batch cannot be part of a transaction: send its messages singly"
             )
@@ -328,6 +338,7 @@ class Writer:
                 raise StageLost(f"a part cannot be read: {error}; stage it again") from error
             raise
         self.in_group = False
+        assert group.start >= self._watermarks.appended, (group, self._watermarks.appended)
         self._queues.next |= appending.next
         self._log.extend(group.end)
         self._groups.add(group, self._watermarks.dispatched)
@@ -346,7 +357,15 @@ class Writer:
         """A slave's write: the master's bytes at the master's offset."""
         self._check_alone()
         fresh = not self._log.series.segments
-        view = memoryview(data)
+        try:
+            self._copy(offset, memoryview(data))
+        finally:  # what was copied counts, also when there was no room for the rest
+            if fresh and self._log.series.segments:
+                start = self._log.start
+                self._watermarks.reset(start, start, flushed=start, dispatched=start)
+            self._watermarks.appended = self._log.end
+
+    def _copy(self, offset: int, view: memoryview) -> None:
         while view:
             left = self._log.segment_bytes - offset % self._log.segment_bytes
             part = view[:left]
@@ -358,10 +377,7 @@ class Writer:
                 raise _no_room(error) from error
             offset += len(part)
             view = view[len(part) :]
-        if fresh:
-            start = self._log.start
-            self._watermarks.reset(start, start, flushed=start, dispatched=start)
-        self._watermarks.appended = self._log.end
+            assert self._log.end == offset, f"copied to {offset}, the log ends at {self._log.end}"
 
 
 def _no_room(error: OSError) -> ServiceNotAvailable:

@@ -46,6 +46,7 @@ class DurableRange:
         """The parts that a log from `start` to `end` lacks; both are 0 without segments."""
         front = self.start, start
         rest = max(self.start, end), self.end
+        assert 0 <= start <= end, f"a log from {start} to {end}"
         known = [rest] if self.start < 0 else [front, rest]
         return [(first, last) for first, last in known if first < last]
 
@@ -55,6 +56,7 @@ class DurableRange:
 
     def cleaned(self, start: int) -> DurableRange:
         """The cleaner moved the log's start to `start`; nothing was missing before it."""
+        assert start >= 0, f"the log begins at {start}"
         return replace(self, start=start) if 0 <= self.start < start else self
 
     def __str__(self) -> str:
@@ -77,6 +79,7 @@ def set_aside_behind_hole(
     if not behind:
         return
     hole = behind[0][0]
+    assert hole % series.segment_bytes == 0, f"the segment behind the hole begins at {hole}"
     promised = max(page.flushed, page.promised)
     reach = _frames_end(disk, series, [start for start, _ in behind])
     if promised < 0:

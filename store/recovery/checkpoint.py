@@ -39,11 +39,18 @@ from saturnmq.store.disk import Disk
 from saturnmq.store.reading import cannot_be_read
 
 PAGE = 4096
+OURS_AT = 64
 _ROCKETMQ = struct.Struct(">qqqqq")
 _OURS = struct.Struct(">8sqqqq40s16sqq")
 _OURS_BEFORE = struct.Struct(">8sqqqq40s")
 MAGIC = b"SATURN03"
 MAGIC_BEFORE = b"SATURN02"
+assert _ROCKETMQ.size == 40, "five i64"
+assert _OURS.size == 112, "it ends at 176, where its CRC is"
+assert _OURS_BEFORE.size == 80, "it ends at 144, where its CRC is"
+assert _ROCKETMQ.size <= OURS_AT
+assert OURS_AT + _OURS.size + 4 <= PAGE
+assert len(MAGIC) == len(MAGIC_BEFORE) == 8
 NO_INDEX, INDEX_UNKNOWN = 0, -1
 _WAY_OUT = (
     "replace the disk and copy the directory from a slave, or delete this file: then all of the "
@@ -81,16 +88,31 @@ class Checkpoint:
         except OSError as error:
             raise cannot_be_read(path, error, _WAY_OUT) from error
         found = cls(*_ROCKETMQ.unpack_from(data))
-        layout = {MAGIC: _OURS, MAGIC_BEFORE: _OURS_BEFORE}.get(data[64:72])
+        layout = {MAGIC: _OURS, MAGIC_BEFORE: _OURS_BEFORE}.get(data[OURS_AT:][: len(MAGIC)])
         if layout is not None and data[_crc_at(layout) :][:4] == _crc(data, layout):
-            _, found.derived, found.queues, found.flushed, *more = layout.unpack_from(data, 64)
+            _, found.derived, found.queues, found.flushed, *more = layout.unpack_from(data, OURS_AT)
             found.index_name, found.index_header, *more = more
-            if found.index_name > INDEX_NAME_MAX:
+            if not INDEX_UNKNOWN <= found.index_name <= INDEX_NAME_MAX:
                 found.index_name = INDEX_UNKNOWN
             if more:
                 identity, found.start, found.promised = more
                 found.identity = identity.hex() if any(identity) else ""
         return found
+
+    def validate(self, flushed: int) -> None:
+        """AssertionError: no store whose log is flushed up to `flushed` writes such a page. A page
+        that is read may say anything."""
+        assert self.flushed <= flushed, f"{self.flushed} would be saved, {flushed} is flushed"
+        for value in (self.derived, self.flushed, self.promised):
+            assert value >= -1, f"the checkpoint says {value}"
+        assert self.confirm >= 0, f"confirmed {self.confirm}"
+        assert self.queues >= 0, f"{self.queues} queues"
+        assert len(self.index_header) == 40, f"{len(self.index_header)} bytes of an index header"
+        assert self.index_name >= INDEX_UNKNOWN, f"the index file {self.index_name}"
+        assert len(self.identity) in (0, 32), f"the identity {self.identity!r}"
+        assert self.derived <= max(self.flushed, 0) or self.flushed < 0, (
+            f"{self.derived} is derived, {self.flushed} is flushed"
+        )
 
     def save(self, disk: Disk, root: str) -> None:
         page = bytearray(PAGE)
@@ -100,7 +122,7 @@ class Checkpoint:
         if self.derived >= 0 or self.flushed >= 0 or self.promised >= 0 or self.identity:
             _OURS.pack_into(
                 page,
-                64,
+                OURS_AT,
                 MAGIC,
                 self.derived,
                 self.queues,
@@ -117,7 +139,7 @@ class Checkpoint:
 
 
 def _crc_at(layout: struct.Struct) -> int:
-    return 64 + layout.size
+    return OURS_AT + layout.size
 
 
 def _crc(page: bytes | bytearray, layout: struct.Struct) -> bytes:

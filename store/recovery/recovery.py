@@ -26,7 +26,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from saturnmq.protocol.frame import FRAME_BYTES_MIN
+from saturnmq.protocol.frame import BLANK_BYTES, FRAME_BYTES_MIN
 from saturnmq.protocol.kernels import Run, Scan, ScanStatus, scan_frames
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.derived import Derived
@@ -111,6 +111,7 @@ def recover(
         )
     known = checkpoint.flushed if checkpoint.flushed >= 0 else commitlog.series.end
     used = _used_end(commitlog, found.end, known)
+    assert used >= found.end, f"bytes up to {used} are used, the log ends at {found.end}"
     if used > found.end:
         keep(found.end, used)
     commitlog.truncate(found.end)
@@ -290,11 +291,12 @@ class _Scan:
                 found.last_store_timestamp = step.last_store_timestamp
             for arrival in step.arrivals if holes else ():
                 key = arrival.topic, arrival.queue_id
-                first = arrival.max_offset - len(arrival.entries) // 20
+                first = arrival.max_offset - arrival.messages
                 if first != expected.get(key, 0):
                     return f"queue {arrival.topic}/{arrival.queue_id} lacks entries before {first}"
                 expected[key] = arrival.max_offset
             before, offset = offset, step.next_offset
+            assert before <= offset <= limit, f"from {before} to {offset}, the end is {limit}"
             if self._progress is not None:
                 self._progress(offset - begin, limit - begin)
             if step.status in (ScanStatus.BLANK, ScanStatus.MORE) and offset > before:
@@ -308,6 +310,7 @@ class _Scan:
             after = next_frame(self._log.series, offset, self._flushed)
             if after is None:
                 break
+            assert after > offset, f"damage from {offset} to {after}"
             holes = False  # the queues have holes here, and for ever
             found.gaps.append((offset, after))
             offset = after
@@ -319,6 +322,7 @@ class _Scan:
             found.gaps = [gap for gap in found.gaps if gap[0] < group.start]
             offset = group.start
         found.end = offset
+        assert self._log.start <= found.end <= limit, (self._log.start, found.end, limit)
         return None
 
     def _read(self, offset: int) -> None:
@@ -331,7 +335,7 @@ class _Scan:
     def _used_up(self, offset: int) -> bool:
         """The scan ended for want of bytes: it takes up to 7 zeros for the end."""
         buffered = self._base + self._filled
-        return buffered - offset < 8 and buffered < self._end_of(offset)
+        return buffered - offset < BLANK_BYTES and buffered < self._end_of(offset)
 
     def _fill(self, offset: int) -> None:
         segment = self._log.series.find(offset)
@@ -340,6 +344,7 @@ class _Scan:
         if not self._filled:
             raise StoreDamaged(f"{segment.file.path} ends before {offset - segment.start}")
         self._base = offset
+        assert self._filled <= len(self._buffer), (self._filled, len(self._buffer))
 
     def _read_more(self, offset: int) -> bool:
         """Have more of the frame at `offset` in the buffer; False if it cannot be longer."""

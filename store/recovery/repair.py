@@ -41,6 +41,8 @@ def damaged_ranges(commitlog: CommitLog, start: int, end: int, limit: int) -> li
                 found.append((reader.end, limit))
     finally:
         files.close()
+    for first, last in found:
+        assert first < last <= limit, f"damage from {first} to {last} in a log to {limit}"
     return found
 
 
@@ -70,6 +72,7 @@ def _parts(offset: int, data: memoryview, segment_bytes: int) -> Iterator[tuple[
 
 
 def _whole(offset: int, data: memoryview, segment_bytes: int, delays_ms: tuple[int, ...]) -> Scan:
+    assert 0 < len(data) <= segment_bytes - offset % segment_bytes, (offset, len(data))
     scan = scan_frames(data, 0, len(data), offset, verify_crc=True, index=False, delay_ms=delays_ms)
     end = offset + len(data)
     if scan.next_pos != len(data) or (scan.status == ScanStatus.BLANK and end % segment_bytes):
