@@ -44,13 +44,15 @@ class StoreGate:
         await asyncio.gather(*self._kept, return_exceptions=True)
 
     async def _among_others(self, work: Awaitable[None]) -> None:
-        await self._open.wait()
+        while not self._open.is_set():  # another truncation may have begun meanwhile
+            await self._open.wait()
         self._working += 1
         self._idle.clear()
         try:
             await work
         finally:
             self._working -= 1
+            assert self._working >= 0, f"{-self._working} more have ended than begun"
             if not self._working:
                 self._idle.set()
 
@@ -62,11 +64,21 @@ class StoreGate:
         self._open.clear()
         try:
             await self._idle.wait()
+            self.validate()
+            assert not self._working, f"{self._working} still work on the store"
             pause()
             await self._runtime.run_blocking(work)
+            self.validate()
+            assert not self._working, f"{self._working} have begun beside a truncation"
         finally:
             resume()
             self._open.set()
+
+    def validate(self) -> None:
+        """AssertionError: it counts wrongly who works on the store."""
+        assert self._working >= 0, f"{self._working} work on the store"
+        assert self._idle.is_set() == (self._working == 0), f"{self._working} work on the store"
+        assert self._working <= len(self._kept), f"{self._working} of {len(self._kept)} are kept"
 
     def _keep(self, work: Awaitable[None]) -> Awaitable[None]:
         kept = asyncio.ensure_future(work)

@@ -78,6 +78,28 @@ class Role(Saveable):
         self.leads_since_start = False  # the log is the same as when this process became master
         self.next_state = State.MASTER  # the role that follows UNSURE when nobody objects
 
+    def validate(self) -> None:
+        """AssertionError: no rule leads to this."""
+        state, known = self.state, max(self.promised_epoch, self.log_epoch)
+        assert 0 <= self.promised_epoch <= EPOCH_MAX, f"epoch {self.promised_epoch} is promised"
+        assert 0 <= self.log_epoch <= EPOCH_MAX, f"the log is of epoch {self.log_epoch}"
+        assert 0 <= self.recorded_log_epoch <= EPOCH_MAX, self.recorded_log_epoch
+        assert self.leads_in <= known <= self.ceiling, (self.leads_in, known, self.ceiling)
+        assert self.floor >= 0, f"the floor is {self.floor}"
+        assert self.required >= 1, f"{self.required} copies are required"
+        assert self.broker_id >= MASTER_ID, f"the id is {self.broker_id}"
+        assert len(self.forced) <= FORCED_MAX, f"{len(self.forced)} epochs were forced"
+        assert MASTER_ID not in self.replicas, f"the master is a replica: {self.replicas}"
+        if state is State.SLAVE:
+            assert self.broker_id != MASTER_ID, "a slave has the id of the master"
+        if state is State.MASTER:
+            assert self.broker_id == MASTER_ID, f"a master has the id {self.broker_id}"
+            assert self.log_epoch in (self.promised_epoch, 0), (
+                f"it leads in {self.log_epoch}, and has promised {self.promised_epoch}"
+            )
+            assert not self.lacks, f"it takes writes, and lacks {self.lacks}"
+            assert self.next_state in (State.MASTER, State.RECOVERING), self.next_state
+
     # the present role
 
     @property
@@ -148,8 +170,9 @@ class Role(Saveable):
     def take_back(self, kept: Kept, tried: int) -> None:
         """Take back every change since `keep`, which could not be written down; but keep an epoch
         above the one that was tried."""
-        heard = self.promised_epoch
+        heard, changes, written = self.promised_epoch, self.changes, self._written
         vars(self).update(kept)
+        self.changes, self._written = changes, written  # else a change might look as if written
         if heard > tried:
             self.promised_epoch = heard
         self.mark_dirty()
@@ -158,10 +181,12 @@ class Role(Saveable):
 
     def suspect(self) -> None:
         """Take no writes for now: another node may have taken over meanwhile."""
+        assert self.state in (State.MASTER, State.RECOVERING), f"it is {self.state.name}"
         self.next_state, self.state = self.state, State.UNSURE
 
     def becomes_master(self, epoch: int) -> None:
         """Become master by a promotion, which must be saved before `lead`."""
+        assert epoch >= self.promised_epoch, f"promoted in {epoch}, knows {self.promised_epoch}"
         self.replicas.pop(self.broker_id, None)
         self.decided, self.broker_id = True, MASTER_ID
         self.promise(epoch)
@@ -175,12 +200,14 @@ class Role(Saveable):
 
     def has(self, term: int) -> None:
         """Note the newest epoch of the log."""
+        assert 0 <= term <= EPOCH_MAX, f"the log is of epoch {term}"
         if (term, term) != (self.log_epoch, self.recorded_log_epoch):
             self.log_epoch = self.recorded_log_epoch = term
             self.mark_dirty()
 
     def forces(self, epoch: int) -> None:
         """Note an epoch that an operator opens by force."""
+        assert epoch > 0, f"epoch {epoch} is opened by force"
         self.forced = [*self.forced, epoch][-FORCED_MAX:]
         self.mark_dirty()
 
@@ -200,6 +227,7 @@ class Role(Saveable):
 
     def cut_by_force(self, offset: int) -> None:
         """Lower the floor: an operator has given up the confirmed messages behind `offset`."""
+        assert offset >= 0, f"cut at {offset}"
         self.floor = min(self.floor, offset)
         self.mark_dirty()
 
@@ -211,16 +239,20 @@ class Role(Saveable):
 
     def recover(self, why: str) -> None:
         """Take no writes until this master has the messages that a slave has and it lacks."""
+        assert why, "who recovers says why"
         self.state, self.why = State.RECOVERING, why
         self.leads_since_start = False
 
     def lead(self, now: float) -> None:
         """Take writes."""
+        assert self.state is not State.SLAVE, "a slave is promoted before it leads"
+        assert self.broker_id == MASTER_ID, f"the node of id {self.broker_id} is to lead"
         self.state, self.why, self.alive_at = State.MASTER, "", now
 
     def promise(self, epoch: int) -> None:
         """Promise to serve and follow nothing below `epoch`."""
         if epoch > self.promised_epoch:
+            assert epoch <= EPOCH_MAX, f"epoch {epoch} is promised, the limit is {EPOCH_MAX}"
             self.promised_epoch = epoch
             self.mark_dirty()
 
@@ -231,11 +263,13 @@ class Role(Saveable):
 
     def follow(self, broker_id: int) -> None:
         """Become a slave under this id."""
+        assert broker_id != MASTER_ID, "a slave is to have the id of the master"
         self.decided, self.broker_id, self.state, self.why = True, broker_id, State.SLAVE, ""
         self.mark_dirty()
 
     def add_replica(self, broker_id: int, address: str) -> None:
         """Note a slave that has joined."""
+        assert broker_id != MASTER_ID, f"the slave {address} has the id of the master"
         if self.replicas.get(broker_id) != address:
             for other in [i for i, known in self.replicas.items() if known == address]:
                 del self.replicas[other]
@@ -244,6 +278,7 @@ class Role(Saveable):
 
     def apply_group_info(self, required: int, replicas: Mapping[int, str]) -> None:
         """Apply the master's report of its group: a slave that is promoted goes on with it."""
+        assert required >= 1, f"{required} copies are required"
         if (required, dict(replicas)) != (self.required, self.replicas):
             self.required, self.replicas = required, dict(replicas)
             self.mark_dirty()

@@ -9,6 +9,7 @@ import pytest
 from saturnmq.broker.commit.ack import ACK_BYTES, AckLedger
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.delay.levels import schedule
+from saturnmq.broker.replication.role import Role
 from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.broker.tables.offsets import ConsumerOffsets
 from saturnmq.broker.tables.topics import Topic, TopicTable, system_topics
@@ -435,3 +436,17 @@ def test_offsets_of_a_deleted_topic_come_back_with_no_table() -> None:
     assert {place.topic for place, _ in table.progress} == {"again", "other"}
     assert table.query("g", "again", 0) is None
     assert table.query("g", "again", 1) == 10
+
+
+def test_a_role_that_is_taken_back_is_written_again() -> None:
+    role = Role(BrokerConfig())
+    role.belongs(32 * "a")
+    kept = role.keep()
+    role.promise(100_000)
+    role.clean()  # a save begins
+    role.mark_dirty()  # it fails
+    role.take_back(kept, 100_000)
+    assert role.promised_epoch == 0
+    assert role.dirty
+    role.promise(200_000)
+    assert role.dirty
