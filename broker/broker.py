@@ -119,6 +119,20 @@ class Broker:
         """The body of an answer to REPLICA_STATE."""
         return self.replication.failover.state()
 
+    def validate(self) -> None:
+        """AssertionError: what this broker knows contradicts itself."""
+        ground, messaging, replication = self.ground, self.messaging, self.replication
+        ground.gate.validate()
+        ground.context.validate()
+        ground.master.validate()
+        messaging.delays.validate()
+        messaging.pulls.held.validate()
+        messaging.sinks.validate()
+        messaging.staging.validate()
+        replication.executor.validate()
+        if replication.elections is not None:
+            replication.elections.validate()
+
     # the start
 
     async def start(self) -> None:

@@ -74,6 +74,19 @@ class Context:
     ha_address: str = ""  # as clients see it
     store_host: bytes = field(default=bytes(8))
 
+    def validate(self) -> None:
+        """AssertionError: the store or a table contradicts itself or another one. The role is the
+        machine's to judge: it may not be written down yet."""
+        marks = self.store.watermarks
+        self.store.validate()
+        self.epochs.validate()
+        for table in (self.topics, self.groups, self.clients, self.offsets, self.locks):
+            table.validate()
+        self.ledger.validate()
+        self.statistics.validate()
+        self.tables.validate()
+        assert self.visible <= marks.dispatched <= marks.appended, (self.visible, marks.dispatched)
+
     @property
     def waits_for_copies(self) -> bool:
         """Whether an acknowledgement waits for another node."""

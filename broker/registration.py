@@ -251,6 +251,7 @@ class Registrar:
         role, now = self._role(), c.runtime.monotonic()
         before, topic = self._news_for(nameserver, role, now)
         told = c.topics.version if topic is None else before.version + 1
+        assert told <= c.topics.version, f"version {told} is told of {c.topics.version}"
         version = c.topics.data_version | {"stateVersion": c.role.leads_in}
         version["counter"] -= c.topics.version - told
         topics = await c.steps.run(self._rows(topic).encoded())

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from saturnmq.protocol.fastjson import loads
-from saturnmq.protocol.frame import Frame
+from saturnmq.protocol.frame import MAGIC_AT, Frame
 from saturnmq.protocol.kernels import ReceivedMessage, decode_frames
 from saturnmq.runtime.errors import MalformedFrame, StoreDamaged
 from saturnmq.store.derived.consumequeue import ENTRY, FILLER, UNIT
@@ -85,7 +85,7 @@ def _frame(message: ReceivedMessage) -> DumpRecord:
     frame, body, properties = message.frame, message.raw_body, message.properties
     fields: dict[str, Any] = {
         "size": len(frame),
-        "magic": f"0x{frame[4:8].hex()}",
+        "magic": f"0x{frame[MAGIC_AT:][:4].hex()}",
         "body_crc": message.body_crc,
         "queue_id": message.queue_id,
         "flag": message.flag,

@@ -87,6 +87,11 @@ class Steps:
         finally:
             work.close()
 
+    @property
+    def is_resting(self) -> bool:
+        """Whether the data of such work is being changed."""
+        return self._resting
+
     def pause(self) -> None:
         """No step is done until `resume`, because the data of the work is being changed."""
         self._resting = True

@@ -894,13 +894,11 @@ class MessageStore:
 
     def _cut(self, offset: int) -> None:
         page, marks = self._checkpoint, self.watermarks
-        flushed, all_dispatched = marks.flushed, marks.dispatched
-        dispatched = all_dispatched
+        flushed, all_dispatched, dispatched = marks.flushed, marks.dispatched, marks.dispatched
         if dispatched > offset:
             dispatched = self._groups.align_to_batch(self._reput.frame_at_or_before(offset))
         # No watermark may claim bytes that are about to go. The index runs ahead of the others.
-        page.derived = min(page.derived, dispatched)
-        page.flushed = min(page.flushed, dispatched)
+        page.derived, page.flushed = min(page.derived, dispatched), min(page.flushed, dispatched)
         self._flushed_frames = min(self._flushed_frames, dispatched)
         self._raw_end = min(self._raw_end, offset)
         page.confirm = min(page.confirm, dispatched)

@@ -65,6 +65,8 @@ class CleaningService:
             return
         if ticket is None:
             return
+        marks = self._store.watermarks
+        assert marks.start <= marks.flushed, f"deleted up to {marks.start} of {marks.flushed}"
         try:
             await self._runtime.run_blocking(ticket.run)
         except OSError as error:

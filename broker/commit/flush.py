@@ -68,6 +68,7 @@ class FlushService:
         now = self._runtime.monotonic()
         if self._dirty_since is None:
             self._dirty_since = now
+        assert now >= self._dirty_since, f"appended at {self._dirty_since}, it is {now}"
         return round(1000 * (now - self._dirty_since))
 
     def keeps_up(self) -> bool:
@@ -128,6 +129,9 @@ class FlushService:
             begun = self._runtime.monotonic()
             if not await self._run(ticket):
                 return
+            assert ticket.target <= marks.appended, (ticket.target, marks.appended)
+            is_done = marks.flushed >= ticket.target or self.stopped
+            assert is_done, f"{marks.flushed} is flushed after a flush up to {ticket.target}"
             later = marks.appended > marks.flushed  # it was not part of this flush
             self._dirty_since = begun if later else None
             self._tell_flushed()

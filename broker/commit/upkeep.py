@@ -31,6 +31,7 @@ class Upkeep:
         self._gate = gate
         self._on_failed = on_failed
         self._step = min(PREPARE_BYTES, store.config.commitlog_segment_bytes // 4)
+        assert self._step > 0, f"the log is prepared ahead every {self._step} bytes"
         self._prepared_to = 0
         self._wanted = asyncio.Event()
         self._writing = asyncio.Lock()  # one checkpoint at a time

@@ -27,11 +27,13 @@ EVER = 1 << 60
 
 def first_undelivered(store: MessageStore, level: int) -> int:
     """The offset in this level's queue at which delivery goes on."""
+    assert level > 0, f"the delay level {level}"
     queue = level - 1
     offsets = range(
         store.min_offset(SCHEDULE_TOPIC, queue), store.max_offset(SCHEDULE_TOPIC, queue)
     )
     place = bisect_left(offsets, True, key=lambda offset: not _was_delivered(store, queue, offset))
+    assert 0 <= place <= len(offsets), f"{place} of {len(offsets)} were delivered"
     return offsets.start + place
 
 

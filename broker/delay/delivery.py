@@ -84,10 +84,23 @@ class DelayService(ProgressTable[int]):
         with more, has messages above the highest level: they wait as long as the highest, so
         nothing waits for ever. `end`: the end of the level's queue when the process began."""
         found = self._waits.get(level)
+        assert level > 0, f"the delay level {level}"
         if found is None:
             delay_ms = self._delays_ms[min(level, len(self._delays_ms)) - 1]
             found = self._waits[level] = Waits(delay_ms / 1000, self._start, end)
         return found
+
+    def validate(self) -> None:
+        """AssertionError: a level goes on where it cannot, or waits in no order."""
+        super().validate()
+        for level, waits in self._waits.items():
+            assert level > 0, f"the delay level {level}"
+            waits.validate()
+        for level, offset in self._next.items():
+            assert level > 0, f"the delay level {level}"
+            assert offset >= -1, f"level {level} goes on at {offset}"
+        for end, level, _ in self._delivered:
+            assert level in self._next, f"what level {level} delivered ends at {end}"
 
     # the table
 
@@ -240,6 +253,7 @@ class DelayService(ProgressTable[int]):
             return TICK_S  # a batch is being appended, nothing else can be
         queue = level - 1
         low, high = (f(SCHEDULE_TOPIC, queue) for f in (c.store.min_offset, c.store.max_offset))
+        assert low <= high, f"level {level} has {low} to {high}"
         offset = min(max(self._next.get(level, 0), low), high)
         if offset >= high:
             return math.inf
@@ -281,6 +295,8 @@ class DelayService(ProgressTable[int]):
 
     def _advance(self, level: int, offset: int, end: int) -> None:
         """Move a level to `offset`; `end` is the end of the delivered copy in the log."""
+        assert offset > self._next.get(level, -1), f"level {level} goes back to {offset}"
+        assert end >= 0, f"a copy of level {level} ends at {end}"
         self._next[level] = offset
         self._delivered.append((end, level, offset))
 

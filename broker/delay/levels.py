@@ -15,6 +15,7 @@ from saturnmq.protocol.topics import SCHEDULE_TOPIC
 def schedule(topic: str, queue_id: int, encoded: bytes, levels: int) -> tuple[str, int, bytes]:
     """The topic, queue and properties with which a message with a DELAY property is stored first; a
     level above the highest of `levels` counts as the highest."""
+    assert levels > 0, f"{levels} delay levels"
     properties = decode_properties(encoded)
     try:
         level = min(int(properties.get(names.DELAY, "0")), levels)
@@ -22,6 +23,7 @@ def schedule(topic: str, queue_id: int, encoded: bytes, levels: int) -> tuple[st
         level = 0
     if level <= 0:
         return topic, queue_id, encoded
+    assert 0 < level <= levels, f"the delay level {level} of {levels}"
     properties[names.DELAY] = str(level)
     properties[names.REAL_TOPIC] = topic
     properties[names.REAL_QID] = str(queue_id)

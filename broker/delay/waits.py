@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable
+from itertools import pairwise
 from operator import itemgetter
 
 GRAIN_S = 1.0
@@ -40,6 +41,15 @@ class Waits:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def validate(self) -> None:
+        """AssertionError: entries are out of order, or of the future."""
+        assert self._delay >= 0, f"a delay of {self._delay} s"
+        for (end, _), (later, _) in pairwise(self._entries):
+            assert end < later, f"an entry to {later} behind one to {end}"
+        for end, since in self._entries:
+            assert end > 0, f"an entry to {end}"
+            assert since is None or since < math.inf, f"messages before {end} wait since {since}"
+
     @property
     def end(self) -> int:
         """The queue offset where the last entry ends."""
@@ -49,6 +59,7 @@ class Waits:
         """Note that the queue ends at `end` since a moment ago; False if that is known."""
         if end <= self.end:
             return False
+        assert now >= self._opened, f"the newest entry is of {self._opened}, it is {now}"
         if now - self._opened < min(GRAIN_S, self._delay / SHARE):
             self._entries[-1] = end, now
         else:
@@ -75,6 +86,7 @@ class Waits:
         return self._delay + (min(stored, self._start) if since is None else since)
 
     def _since(self, offset: int) -> float | None:
+        assert 0 <= offset < self.end, f"{offset} is asked for, {self.end} are known"
         return self._entries[bisect_right(self._entries, offset, key=_END)][1]
 
     def cut(self, end: int) -> bool:
@@ -86,6 +98,7 @@ class Waits:
         if end > self.end:
             self._entries.append((end, since))
         self._opened = -math.inf
+        assert self.end <= end, f"cut at {end}, and known to {self.end}"
         return True
 
     def adopt(self, known: Iterable[Entry]) -> None:

@@ -141,6 +141,7 @@ class GrpcEtcd:
         return TxnOutcome(answer.succeeded, *_header(answer))
 
     async def grant(self, seconds: int) -> Lease:
+        assert seconds > 0, f"a lease of {seconds} s"
         request = MESSAGES["LeaseGrantRequest"](TTL=seconds)
         answer = await self._ask("Lease/LeaseGrant", request, "LeaseGrantResponse")
         if answer.error:
@@ -150,6 +151,7 @@ class GrpcEtcd:
         return Lease(answer.ID, answer.TTL)
 
     async def keep(self, lease: int) -> int:
+        assert lease, "there is no lease 0"
         request = MESSAGES["LeaseKeepAliveRequest"](ID=lease)
         answer = await self._each(lambda: self._renew(request))
         if answer.TTL <= 0:
@@ -257,6 +259,7 @@ class GrpcEtcd:
         moved on."""
         if endpoint == self._endpoint:
             self._at = (self._at + 1) % len(self._access.endpoints)
+            assert 0 <= self._at < len(self._access.endpoints), f"the endpoint {self._at}"
 
     def _channel(self) -> grpc.aio.Channel:
         """The channel to the endpoint in use. No channel is closed before the end: other calls may
@@ -389,6 +392,7 @@ def _to_bytes(message: Any) -> bytes:
 
 def _behind(prefix: str) -> bytes:
     """The first key behind all keys with this prefix."""
+    assert prefix, "the first key behind all keys"
     key = prefix.encode()
     return key[:-1] + bytes([key[-1] + 1])  # UTF-8 has no byte 255
 

@@ -75,6 +75,8 @@ def _add_field(message: Any, text: str) -> None:
     """`[repeated] TYPE NAME=NUMBER`."""
     *repeated, kind, rest = text.split()
     name, _, number = rest.partition("=")
+    assert 0 < int(number) < 16, f"field {name} has the number {number}, which takes one byte"
+    assert all(name != known.name for known in message.field), f"two fields are called {name}"
     field = message.field.add(name=name, number=int(number))
     field.label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
     if "." in kind:

@@ -44,6 +44,12 @@ class PublishedPartition:
     end: int
     attempt: str = ""
 
+    def validate(self) -> None:
+        """AssertionError: nothing of this kind can be in a log."""
+        assert self.start < self.end, f"a partition from {self.start} to {self.end}"
+        assert self.rows >= 0, f"a partition of {self.rows} rows"
+        assert self.bytes >= 0, f"a partition of {self.bytes} bytes"
+
     @classmethod
     def from_json(cls, row: object) -> PublishedPartition:
         if not isinstance(row, list) or len(row) != 5:
@@ -67,6 +73,19 @@ class Sink:
     brokers_end: int = 0
     epochs: dict[int, dict[int, PublishedPartition]] = field(default_factory=dict)
 
+    def validate(self) -> None:
+        """AssertionError: markers in the order of a log do not make this."""
+        assert 0 <= self.first <= self.newest, f"markers from {self.first} to {self.newest}"
+        assert self.finished >= -1, f"epoch {self.finished} is finished"
+        assert self.finished_end >= 0, f"its marker ends at {self.finished_end}"
+        assert self.brokers_at < self.brokers_end or not self.brokers, self.brokers_at
+        for epoch, rows in self.epochs.items():
+            assert epoch > self.finished, f"rows of {epoch}, {self.finished} is finished"
+            for partition, published in rows.items():
+                assert partition >= 0, f"the partition {partition} of epoch {epoch}"
+                assert self.first <= published.start <= self.newest, (published, self.first)
+                published.validate()
+
     def ends_with(self, epoch: int) -> int:
         """The last finished epoch, if a sink reports `epoch` as finished. This broker may have no
         rows of the next epoch. A later epoch without rows here proves nothing: to believe it would
@@ -76,6 +95,7 @@ class Sink:
 
     def take(self, marker: Marker, fact: Mapping[str, Any]) -> None:
         """Learn the fact of a marker; learning it twice changes nothing."""
+        assert marker.start < marker.end, f"a marker from {marker.start} to {marker.end}"
         self.first = min(self.first, marker.start)
         self.newest = max(self.newest, marker.start)
         self.touched_ms = max(self.touched_ms, marker.store_timestamp)
@@ -144,6 +164,14 @@ class SinkTable(Saveable):
     def get(self, name: str) -> Sink | None:
         return self._sinks.get(name)
 
+    def validate(self) -> None:
+        """AssertionError: it counts on what the log has lost, or contradicts itself."""
+        assert self._end >= 0, f"its newest marker ends at {self._end}"
+        assert self._next >= 0, f"the marker {self._next} is the next"
+        for name, sink in self._sinks.items():
+            sink.validate()
+            assert sink.newest < self._end, f"{name} has one at {sink.newest} of {self._end}"
+
     # learning
 
     def arrived(self, _: int, arrivals: Iterable[Arrival]) -> None:
@@ -158,6 +186,7 @@ class SinkTable(Saveable):
             marker = self._store.marker(offset)
             if marker is not None:
                 self.take(marker)
+        assert first <= end, f"markers from {first} to {end}"
         self._next = max(self._next, end)
 
     def read_again(self) -> None:
@@ -194,6 +223,7 @@ class SinkTable(Saveable):
                 kept.brokers_at, kept.brokers_end = sink.brokers_at, sink.brokers_end
                 self._sinks[name] = kept
         self._end = min(self._end, end)
+        assert all(sink.newest < end for sink in self._sinks.values()), f"markers behind {end}"
         self._read_back(lost, first, end)
         self.mark_dirty()
         return True

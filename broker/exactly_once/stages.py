@@ -51,6 +51,14 @@ class StagedPartition:
     filled: int = 0  # of the last file
     publishing: bool = False
 
+    def validate(self) -> None:
+        """AssertionError: rows and bytes are not those of its parts."""
+        rows = sum(part.count for part in self.parts)
+        assert self.rows == rows, f"{self.rows} rows are known of {rows}"
+        assert 0 <= self.in_memory <= self.bytes, (self.in_memory, self.bytes)
+        assert self.files or self.in_memory == self.bytes, f"{self.bytes} bytes without a file"
+        assert not self.files or 0 <= self.filled <= self.files[-1].size, self.filled
+
 
 class Stages:
     """All stages of one broker. `remove` deletes files and may block: call it in a thread."""
@@ -75,6 +83,19 @@ class Stages:
         self._total_bytes = total_bytes
         self._stages: dict[StageKey, StagedPartition] = {}
         self._used = 0  # bytes of files
+
+    def validate(self) -> None:
+        """AssertionError: bytes of stages are counted wrongly."""
+        in_files = in_memory = 0
+        for key, stage in self._stages.items():
+            assert stage.key == key, f"{stage.key} is kept as {key}"
+            stage.validate()
+            assert stage.bytes <= self._max_bytes, f"{stage.bytes} bytes of {self._max_bytes}"
+            in_files += sum(file.size for file in stage.files)
+            in_memory += stage.in_memory
+        assert self._used == in_files, f"{self._used} bytes of files are known of {in_files}"
+        assert self._used <= self._total_bytes, f"{self._used} bytes of {self._total_bytes}"
+        assert self._memory.used == in_memory, f"{self._memory.used} bytes are known of {in_memory}"
 
     def clear(self) -> None:
         """Delete the files that another process has left. Blocking, at the start."""
@@ -102,6 +123,7 @@ class Stages:
         """Keep one more chunk; `part` makes its batch part from a function that reads the chunk. A
         SaturnError says why it cannot be kept."""
         stage = self._stages.get(key) or StagedPartition(key, now)
+        assert not stage.publishing, f"{key} grows while it is published"
         size = len(body)
         if stage.bytes + size > self._max_bytes:
             raise MessageIllegal(
@@ -120,6 +142,7 @@ class Stages:
         stage.parts.append(part(read))
         self._whole.hold(CHUNK_BYTES)
         stage.bytes += size
+        assert stage.parts[-1].count > 0, f"a chunk of {key} without rows"
         stage.rows += stage.parts[-1].count
         stage.used_at = now
         return stage
@@ -130,6 +153,7 @@ class Stages:
         if not stage.files or stage.filled + size > stage.files[-1].size:
             self._add_file(stage, size)
         file, at = stage.files[-1], stage.filled
+        assert at + size <= file.size, f"{size} bytes at {at} in a file of {file.size}"
         try:
             file.write(at, body)
         except OSError as error:
@@ -162,6 +186,7 @@ class Stages:
 
     def drop(self, stage: StagedPartition) -> list[str]:
         """Forget a stage; return the files that `remove` has to delete."""
+        assert not stage.publishing, f"{stage.key} is dropped while it is published"
         self._stages.pop(stage.key, None)
         self._memory.give_back(stage.in_memory)
         self._whole.give_back(CHUNK_BYTES * len(stage.parts))
@@ -170,6 +195,7 @@ class Stages:
         paths = [file.path for file in stage.files]
         for file in stage.files:
             self._used -= file.size
+            assert self._used >= 0, f"stages have {self._used} bytes of files"
             file.close()
         stage.files.clear()
         return paths

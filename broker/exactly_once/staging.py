@@ -89,6 +89,15 @@ class StagingService:
             PARKED_BYTES_MAX, "of requests that wait for a group", context.connections.budget
         )
 
+    def validate(self) -> None:
+        """AssertionError: requests wait though no group is appended, or stages are wrong."""
+        self._stages.validate()
+        assert self._publishing.locked() or not self._parked, f"{len(self._parked)} are parked"
+        assert self._parked_memory.used >= 0, f"they take {self._parked_memory.used} bytes"
+        assert self._publishing.locked() or not self._c.store.in_group, "nobody appends a group"
+        publishing = [stage.key for stage in self._stages if stage.publishing]
+        assert len(publishing) <= 1, f"{publishing} are published at once"
+
     # requests
 
     def on_stage(self, endpoint: Endpoint, request: Command, header: headers.StageHeader) -> None:
@@ -107,6 +116,7 @@ class StagingService:
                 key, memoryview(request.body), self._part(endpoint, request, header), self._now()
             )
             chunks += 1
+            assert len(stage.parts) == chunks, f"{len(stage.parts)} parts of {chunks} chunks"
         answer(endpoint, request, request.reply(0, ext={"chunks": str(chunks)}))
 
     def _part(
@@ -225,6 +235,7 @@ class StagingService:
         if gone:
             self._drop(stage)
             raise self._lost(key, f"deleted meanwhile: {', '.join(sorted(gone))}")
+        assert not stage.publishing, f"{key} is published twice at once"
         stage.publishing = True
         try:
             put = await self._append(stage)
@@ -258,7 +269,8 @@ class StagingService:
         for put in c.store.append_group(document, stage.parts, store_host=c.store_host):
             if put is None:
                 await c.runtime.sleep(0)
-        assert put is not None
+        assert put is not None, f"{key} was appended, and nobody knows where"
+        assert put.physical_offset < put.end_offset, (put.physical_offset, put.end_offset)
         self._take(put, document)
         return put
 
@@ -321,6 +333,7 @@ class StagingService:
 
     def park(self, endpoint: Endpoint, request: Command) -> None:
         """Handle this request when the batch that is being appended is whole."""
+        assert self._c.store.in_group, f"request {request.code} waits for no group"
         size = len(request.body) + PARKED_BYTES
         self._parked_memory.take(size, "a request that waits for a group to be appended")
         request.body = bytes(request.body)

@@ -70,8 +70,24 @@ class HeldPulls:
     def __len__(self) -> int:
         return self._count
 
+    def validate(self) -> None:
+        """AssertionError: a pull is in one of the three tables and not in another."""
+        by_endpoint = [pull for each in self._by_endpoint.values() for pull in each]
+        by_time = {pull for each in self._by_time.values() for pull in each}
+        assert len(by_endpoint) == self._count, f"{self._count} of {len(by_endpoint)} are counted"
+        assert len(by_time) == self._count, f"{self._count} of {len(by_time)} end some time"
+        for due, each in self._by_time.items():
+            assert each, f"nobody waits until {due}"
+            assert all(pull.due == due for pull in each), f"some do not wait until {due}"
+        assert {*self._times} >= self._by_time.keys(), "a time is not in the heap"
+        for queue, each in self.by_queue.items():
+            assert each, f"nobody waits for {queue}"
+            assert by_time >= each.keys(), f"who waits for {queue} never ends"
+            assert not any(pull.done for pull in each), f"one that was answered waits for {queue}"
+
     def add(self, pull: HeldPull, deadline: float) -> None:
         """Hold a pull. SystemBusy: the budget of its connection has no room."""
+        assert not pull.done, f"a pull of {pull.queue} was answered, and is to wait"
         pull.endpoint.budget.take(pull.size, "a pull that waits for messages")
         pull.request.ext = {}  # its header has all that is needed
         self.put_back(pull)
@@ -81,6 +97,7 @@ class HeldPulls:
 
     def put_back(self, pull: HeldPull) -> None:
         """Hold a pull of `take_queue` again."""
+        assert not pull.done, f"a pull of {pull.queue} was answered, and waits on"
         self.by_queue.setdefault(pull.queue, {})[pull] = None
 
     def move_up(self, pull: HeldPull, deadline: float) -> None:
@@ -101,6 +118,7 @@ class HeldPulls:
             return
         pull.done = True
         self._count -= 1
+        assert self._count >= 0, f"{self._count} pulls are held"
         _remove(self.by_queue, pull.queue, pull)
         _remove(self._by_endpoint, pull.endpoint, pull)
         _remove(self._by_time, pull.due, pull)

@@ -137,6 +137,7 @@ class RangeService:
             self._c.topics.readable(topic, queue_id)
             entries = partial(self._c.store.entries, topic, queue_id)
             for first, stop, weight in cut(entries, start, end, max_bytes, max_rows):
+                assert start <= first < stop <= end, f"{first} to {stop} of {start} to {end}"
                 pieces.append((queue_id, first, stop, weight))
                 weighed += stop - first
                 start = end if first_only else stop

@@ -53,6 +53,7 @@ def of(
     items: Iterable[Any], make: Callable[[list[Any]], bytes], size: int = QUEUES
 ) -> Iterator[bytes]:
     """The result of `make` for each slice of the items; empty results are left out."""
+    assert size > 0, f"slices of {size}"
     left = iter(items)
     while taken := list(islice(left, size)):
         if made := make(taken):

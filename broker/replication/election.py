@@ -220,6 +220,15 @@ class Election:
         self._opposed = ""  # why the last poll was against it
         self._stopped = False
 
+    def validate(self) -> None:
+        """AssertionError: no answer of etcd leads to this."""
+        memory = self.memory
+        assert memory.record_changed <= memory.revision, (memory.record_changed, memory.revision)
+        assert not self._offered or self._offered_on >= 0, f"on revision {self._offered_on}"
+        assert self._lease is not None or self._until == 0.0, f"no lease, held to {self._until}"
+        assert not (self.record and self._damaged), "a damaged record is used"
+        assert self._tried >= 0, f"it tried epoch {self._tried}"
+
     # the outcome of the instructions
 
     def saw(self, snapshot: Snapshot, now: float) -> None:
@@ -453,6 +462,11 @@ class Election:
 
     def _commit(self, record: GroupRecord, *writes: Put) -> Commit:
         """Change the record, and other keys, if no node has changed them since the read."""
+        known = self.record
+        assert not self.refused, f"what etcd says is not used: {self.refused}"
+        if known is not None:
+            assert record.identity == known.identity, f"{known.identity} becomes {record.identity}"
+            assert record.given >= known.given, f"{known.given} was given, then {record.given}"
         self._offered, self._offered_on = self._offered | record.in_sync, self._record_changed
         if self.record is None:
             self._first = record.members
@@ -465,6 +479,7 @@ class Election:
 
     def _take(self, record: GroupRecord) -> Instruction:
         """Take `holder`, which no node has, and change the record."""
+        assert self._holder is None, f"{self._holder} holds the group"
         if self._lease is None:
             return Grant(self._lease_s)
         return self._commit(record, Put(self.holder_key, self._me.encode(), self._lease.id))
@@ -551,6 +566,7 @@ class Election:
         may = self._prefers(facts, record) if asks else self._eligible(facts)
         epoch = record.claims[self._me]
         if may and epoch > self._tried:
+            assert not self.campaigning, f"a campaign for {epoch} beside that for {self._tried}"
             self._tried, self.campaigning, self._backed = epoch, True, False
             return Campaign(epoch, force=self._unclean and not asks, asks=asks)
         others = {who: epoch for who, epoch in record.claims.items() if who != self._me}
@@ -559,6 +575,7 @@ class Election:
     def _give_me(self, facts: Facts, record: GroupRecord) -> GroupRecord:
         """The record that gives this candidate the next epoch."""
         epoch = next_term(max(record.given, facts.epoch))
+        assert epoch > record.given, f"{epoch} is given after {record.given}"
         return replace(record, given=epoch, claims={**record.claims, self._me: epoch})
 
     def _is_named(self, facts: Facts) -> bool:

@@ -141,6 +141,12 @@ class ElectionService:
         self._alone_until, self._alone_term = 0.0, 0
         self._told = ""
 
+    def validate(self) -> None:
+        """AssertionError: no answer of etcd leads to what this node believes."""
+        self._election.validate()
+        assert self._c.address not in self._election.counting(self._c.role.identity), "it counts"
+        assert self._alone_term >= 0, f"it needs nobody's word in epoch {self._alone_term}"
+
     # for the broker
 
     def witnesses(self) -> frozenset[str]:

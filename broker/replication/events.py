@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saturnmq.broker.replication.introductions import Check, Hello, Join, MemberState
-from saturnmq.store.log.epochs import Epoch
+from saturnmq.store.log.epochs import Epoch, check_rising
 
 Range = tuple[int, int]  # a part of the log: its first byte, and the one behind its last
 
@@ -46,6 +46,14 @@ class LogState:
     clean: bool = True  # at the start: it was closed, and not killed
     torn: bool = False  # at the start: some of what had been flushed is gone
     failed: str = ""  # why the disk takes nothing more
+
+    def validate(self) -> None:
+        """AssertionError: no store and no file of epochs give this."""
+        assert 0 <= self.start <= self.end or not self.end, f"{self.start} to {self.end}"
+        assert -1 <= self.confirmed <= self.end, f"{self.confirmed} is confirmed of {self.end}"
+        check_rising(self.epochs)
+        assert all(first < last for first, last in (*self.missing, *self.gaps)), self.missing
+        assert bool(self.missing) == bool(self.amnesia), (self.missing, self.amnesia)
 
     @property
     def term(self) -> int:

@@ -18,10 +18,11 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.registration import Registrar
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.asking import ASK_S, answer_of, member_at
-from saturnmq.broker.replication.ha_master import HaMaster, tail_checksum
+from saturnmq.broker.replication.ha_master import HaMaster
 from saturnmq.broker.replication.ha_slave import HaSlave
 from saturnmq.broker.replication.identity import adopt, agree, draw
 from saturnmq.broker.replication.introductions import Check, MemberState
+from saturnmq.broker.replication.log_checksum import tail_checksum
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.mending import Mending
 from saturnmq.broker.replication.role import State
@@ -93,6 +94,13 @@ class Executor:
         self._closed = False
         self.on_answer: Callable[[e.Answer | e.Decline], None] = lambda _: None  # to a request
 
+    def validate(self) -> None:
+        """AssertionError: no step is under way, and something waits for its end."""
+        assert self._awaited is None or self._busy, "a step is awaited, and none is under way"
+        assert self._busy or self._closed or not self._events, f"{self._events} wait"
+        if not self._busy:  # else the role may not be written down yet
+            self.machine.validate()
+
     async def begin(self) -> None:
         """Find out this node's role, as far as a bounded time allows."""
         c = self._c
@@ -139,6 +147,7 @@ class Executor:
 
     def _run(self, event: e.Event) -> None:
         """Run steps until no event is left, or an awaited instruction takes time."""
+        assert isinstance(event, e.Done) or not self._busy, f"{event} beside another step"
         self._busy = True
         while not self._closed:
             awaited = self._step(event)
@@ -241,6 +250,7 @@ class Executor:
 
     async def _open(self, number: int, start: int) -> None:
         c = self._c
+        assert start <= c.store.watermarks.appended, f"epoch {number} begins at {start}"
         await self._doors.keep_within()
         c.store.settle()
         identity = c.role.identity or draw(c)
@@ -252,7 +262,9 @@ class Executor:
         store, before = self._c.store, self._c.store.truncated()
         end = store.watermarks.appended
         log.warning("cutting the log from %d to %d: %s", end, offset, why)
+        assert offset <= end, f"the log ends at {end}, it is to be cut at {offset}"
         await self._doors.cut(offset, why)
+        assert store.watermarks.appended <= offset, f"{store.watermarks.appended} is left"
         self._side = next((side for side in store.truncated() if side not in before), None)
 
     async def _put_back(self, epochs: tuple[Epoch, ...]) -> None:
@@ -320,6 +332,7 @@ class Executor:
                 self.on_answer(instruction)
 
     def _after(self, what: str, seconds: float) -> None:
+        assert seconds > 0, f"{what} again in {seconds} s"
         if (timer := self._timers.pop(what, None)) is not None:
             timer.cancel()
 
@@ -407,6 +420,7 @@ class Executor:
 
     def _lead(self, *, promoted: bool) -> None:
         marks = self._c.store.watermarks
+        assert self._c.role.state is State.MASTER, f"leads as {self._c.role.state.name}"
         if promoted:
             # Messages that the old master confirmed stay so; the others need enough copies first.
             marks.replicated = marks.confirmed

@@ -73,11 +73,13 @@ class FailoverService:
         """The number of a request that `answer` answers."""
         request.body = b""
         number = next(self._numbers)
+        assert number not in self._asked, f"two requests have the number {number}"
         self._asked[number] = endpoint, request
         return number
 
     def answer(self, outcome: e.Answer | e.Decline) -> None:
         """Answer with this node's state, or with the reason of a refusal."""
+        assert outcome.request in self._asked, f"{outcome} answers a request that nobody made"
         endpoint, request = self._asked.pop(outcome.request)
         if isinstance(outcome, e.Answer):
             self._tell_state(endpoint, request)

@@ -41,6 +41,14 @@ class Following:
         self._role = machine.role
         self._joining: Joining | None = None
 
+    def validate(self) -> None:
+        """AssertionError: it joins a master whose epoch it may not follow."""
+        joining = self._joining
+        if joining is not None:
+            assert joining.hello.state == "master", f"it joins one that is {joining.hello.state}"
+            assert joining.offset >= 0, f"both logs are one up to {joining.offset}"
+            assert joining.epoch >= 0, f"both logs are one in epoch {joining.epoch}"
+
     def greeted(self, link: int, hello: Hello) -> None:
         """The dialled node has introduced itself, or reported that its role has changed."""
         role, mine = self._role, self._m.group()
@@ -153,6 +161,7 @@ class Following:
     def _take_over(self) -> None:
         """Take over the master's epochs and its group: this log is a prefix of the master's now."""
         joining = self._at_joining()
+        assert self._role.state is State.SLAVE, f"it takes over as {self._role.state.name}"
         kept = tuple(epoch for epoch in self._m.log.epochs if epoch.number <= joining.epoch)
         self._m.wait(e.TakeEpochs(kept, joining.hello.identity), self._belongs)
 

@@ -30,7 +30,17 @@ class GroupRecord:
     priority: int = PRIORITY_MAX  # the master's
     members: frozenset[str] = frozenset()  # addresses, that of the master among them
 
+    def validate(self) -> None:
+        """AssertionError: no broker writes this; a record that is read may say it."""
+        assert self.identity, "the record of no group"
+        assert self.master, f"the record of {self.identity} names no master"
+        assert 0 < self.epoch <= self.given, f"epoch {self.epoch}, and {self.given} was given"
+        assert self.confirmed >= 0, f"{self.confirmed} is confirmed"
+        for who, epoch in self.claims.items():
+            assert 0 < epoch <= self.given, f"{who} claims {epoch}, and {self.given} was given"
+
     def to_bytes(self) -> bytes:
+        self.validate()
         return fastjson.dumps(
             {
                 "version": 1,

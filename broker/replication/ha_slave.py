@@ -31,7 +31,6 @@ from typing import Any, Protocol
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.replication.ha_master import tail_checksum
 from saturnmq.broker.replication.introductions import (
     Hello,
     introduce,
@@ -40,6 +39,7 @@ from saturnmq.broker.replication.introductions import (
     read_refusal,
 )
 from saturnmq.broker.replication.joining import CHECK_BYTES
+from saturnmq.broker.replication.log_checksum import tail_checksum
 from saturnmq.broker.replication.mending import Mending
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.replication.sealing import SealOfSlave
@@ -283,6 +283,8 @@ class HaSlave:
             self._c.epochs.open(*self._coming[0])
             self.tell(e.EpochBegan(self._coming.pop(0).number))
         store.append_raw(offset, data)
+        end = store.watermarks.appended
+        assert end == offset + len(data), f"{len(data)} bytes at {offset} end at {end}"
 
     def received(self, connection: MasterConnection) -> None:
         if connection.ours and connection.confirmed >= 0:
@@ -305,6 +307,7 @@ class HaSlave:
         if connection is None:
             return
         marks = self._c.store.watermarks
+        assert marks.flushed <= marks.appended, (marks.flushed, marks.appended)
         if connection.ours:
             report = ha.SlaveReport(marks.appended, marks.flushed)
         elif self._c.config.sync_flush:

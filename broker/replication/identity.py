@@ -43,6 +43,7 @@ def agree(c: Context) -> None:
 def belong(c: Context, identity: str) -> None:
     """Make this node a member of that group, as `adopt`, and note it in role.json, which is written
     later."""
+    assert identity, "the identity of no group"
     adopt(c, identity)
     c.role.belongs(identity)
 
@@ -54,4 +55,5 @@ def adopt(c: Context, identity: str) -> None:
         if not c.store.watermarks.appended:
             c.epochs.identity = ""
         c.epochs.adopt(identity)
+        assert c.epochs.identity == identity, f"it is of {c.epochs.identity}, not of {identity}"
         c.store.identity = identity

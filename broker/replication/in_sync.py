@@ -25,6 +25,7 @@ class SlaveLag:
 
     def begin(self, offset: int, now: float) -> None:
         """Note that the slave joins at this offset."""
+        assert offset >= 0, f"a slave joins at {offset}"
         self._mark, self._mark_at, self._last = offset, now, 0.0
 
     def grew(self, end: int, now: float) -> None:
@@ -38,6 +39,14 @@ class SlaveLag:
             self._last = 0.0 if offset >= end else now - self._mark_at
             self._mark, self._mark_at = end, now
         self.reported = offset
+
+    def validate(self, end: int, now: float) -> None:
+        """AssertionError: the mark is not of this log, or of the future."""
+        assert self.reported >= -1, f"the slave has reported {self.reported}"
+        assert self._mark >= -1, f"the mark is at {self._mark}"
+        assert self._mark_at <= now, f"the mark is of {self._mark_at}, it is {now}"
+        assert self._last >= 0, f"it lagged {self._last} s"
+        assert not self.in_sync or self.reported >= 0, "it is in sync, and has reported nothing"
 
     def seconds(self, end: int, now: float) -> float:
         if self.reported >= end:

@@ -63,6 +63,7 @@ def cannot_follow(me: Me, group: str, hello: Hello) -> str:
 def shared_with(me: Me, log: LogState, hello: Hello) -> tuple[int, int] | str:
     """The common prefix of this log and the master's, as far as epochs show it: (epoch, offset); or
     why there is none."""
+    assert me.segment_bytes == hello.segment_bytes, (me.segment_bytes, hello.segment_bytes)
     if not log.end:
         last = max(hello.start, hello.end - hello.end % me.segment_bytes)
         return 0, last if me.sync_from_last_file else hello.start
@@ -75,6 +76,8 @@ def shared_with(me: Me, log: LogState, hello: Hello) -> tuple[int, int] | str:
             )
         return 0, log.end  # from before there were epochs: the checksum decides
     epoch, offset = found
+    assert offset <= log.end, f"both logs are one up to {offset}, this one ends at {log.end}"
+    assert offset <= hello.end, f"both logs are one up to {offset}, one ends at {hello.end}"
     if offset < hello.start:
         return (
             f"this log is the master's up to {offset}, and the master has deleted its log "

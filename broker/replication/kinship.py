@@ -56,6 +56,8 @@ def may_cut(
 ) -> str:
     """Why a log that ends at `end` must not be cut at `offset` for a master whose epochs behind
     that place are `since`; empty if it may be."""
+    assert offset >= 0, f"a log is to be cut at {offset}"
+    assert floor >= 0, f"{floor} is confirmed"
     if offset >= min(end, floor) or any(epoch in forced for epoch in since):
         return ""
     return (
@@ -84,6 +86,7 @@ def words_needed(slaves: int, required: int, *, may_lack: bool) -> int:
     slaves that acknowledge with it. If the master may lack something (after a crash, or if a slave
     knows of a later start of it), one of the slaves heard must have every acknowledged message: of
     n slaves required - 1 have it, so one of any n - required + 2 has."""
+    assert required >= 1, f"{required} copies are required"
     least = max(1, required - 1)
     return max(least, min(slaves, slaves - required + 2)) if may_lack else least
 
@@ -92,4 +95,6 @@ def promises_needed(copies: int, required: int) -> int:
     """The number of other members, of `copies` in all, that must promise a master a new term, so
     that no other master can acknowledge below it: any `required` copies include one that promised.
     """
+    assert copies >= 1, f"a group of {copies} copies"
+    assert required >= 1, f"{required} copies are required"
     return max(1, copies - required)

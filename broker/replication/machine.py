@@ -94,6 +94,18 @@ class Machine:
         assert before is self.role.state or self.role.state in MOVES[before], (before, event)
         return out
 
+    def validate(self) -> None:
+        """AssertionError: no rule leads to this."""
+        state = self.role.state
+        if self._then is None:  # else a change of the role is not written down yet
+            self.role.validate()
+        assert state in MOVES, f"{state} is no state"
+        self.log.validate()
+        self.recovering.validate()
+        self.slaves.validate()
+        self.promises.validate()
+        self.following.validate()
+
     def note_floor(self, log: e.LogState, now: float) -> None:
         """Raise the floor to the confirmed position. It rises with every message, so it is noted at
         every look."""
@@ -182,6 +194,7 @@ class Machine:
 
     def _start(self) -> None:
         role, log = self.role, self.log
+        assert role.state in (State.SLAVE, State.UNSURE), f"a node starts as {role.state.name}"
         role.promised_epoch = max(role.promised_epoch, role.log_epoch)
         flushed = self.me.sync_flush and not log.torn  # then the log has all that it acknowledged
         may_lack = not log.clean and role.required > 1 and bool(role.replicas) and not flushed
@@ -278,6 +291,9 @@ class Machine:
         self.open_epoch(number, log.end if log.epochs else 0, partial(self._opened, number))
 
     def open_epoch(self, number: int, start: int, then: Callable[[str], None]) -> None:
+        assert number > self.log.term, f"epoch {number} is opened, the log has {self.log.term}"
+        assert 0 <= start <= self.log.end, f"epoch {number} begins at {start} of {self.log.end}"
+        assert self.role.state is not State.SLAVE, f"a slave opens epoch {number}"
         self.wait(e.Open(number, start), then)
 
     def _opened(self, number: int, error: str) -> None:
@@ -291,6 +307,7 @@ class Machine:
 
     def has_opened(self, number: int) -> None:
         role = self.role
+        assert number >= role.promised_epoch, f"{number} is opened, {role.promised_epoch} known"
         role.belongs(self.log.identity)
         role.promise(number)
         role.has(number)

@@ -81,6 +81,7 @@ class Mending:
         try:
             for first, last in damaged:
                 data = await self._read(endpoint, first, last)
+                assert len(data) == last - first, f"{len(data)} bytes from {first} to {last}"
                 await self._alone(partial(c.store.repair, first, data))
                 log.warning("the log is mended from %d to %d", first, last)
         finally:

@@ -32,6 +32,7 @@ class Orders:
             self._m.do(e.Decline(request, why))
             return
         kept = role.keep()
+        assert epoch > role.promised_epoch, f"{epoch} is promised after {role.promised_epoch}"
         role.promise(epoch)
         self._m.save(
             partial(self._fenced, request, kept, epoch),
@@ -84,6 +85,8 @@ class Orders:
         number = next_promotion(
             self._m.log.term, max(asked.epoch, role.promised_epoch), self._me.broker_id
         )
+        assert number > self._m.log.term, f"{number} is opened, the log has {self._m.log.term}"
+        assert number >= max(asked.epoch, kept["promised_epoch"]), (number, asked.epoch)
         self._m.wait(e.CutTorn(), partial(self._promotion_saved, asked, number, kept))
 
     def _may_not_lead(self, asked: e.Promote) -> str:
@@ -122,6 +125,7 @@ class Orders:
             undone(error)
             return
         role.becomes_master(number)
+        assert role.promised_epoch == number, f"{role.promised_epoch} is promised, not {number}"
         if asked.insist:
             role.forces(number)
             role.cut_by_force(self._m.log.end)

@@ -25,7 +25,7 @@ from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.introductions import Join, MemberState
 from saturnmq.broker.replication.kinship import promises_needed
 from saturnmq.broker.replication.role import State
-from saturnmq.protocol.epochs import next_promotion, next_term
+from saturnmq.protocol.epochs import EPOCH_MAX, next_promotion, next_term
 
 if TYPE_CHECKING:
     from saturnmq.broker.replication.machine import Machine
@@ -41,6 +41,12 @@ class Promises:
         self._promised, self._promised_at = 0, 0.0  # the highest epoch a slave promised to another
         self._fenced = 0  # the epoch for which this node was fenced while it led; 0: for none
 
+    def validate(self) -> None:
+        """AssertionError: no rule leads to this."""
+        assert 0 <= self._promised <= EPOCH_MAX, f"epoch {self._promised} was promised"
+        assert 0 <= self._fenced <= EPOCH_MAX, f"it was fenced for epoch {self._fenced}"
+        assert self._promised_at <= self._m.now, f"{self._promised_at}, it is {self._m.now}"
+
     def hear(self, join: Join) -> None:
         """Note a slave that does not follow this master because of its promise."""
         if join.epoch > self._promised:
@@ -51,6 +57,7 @@ class Promises:
 
     def fenced(self, epoch: int) -> None:
         """Note the epoch that this node promised while it led."""
+        assert epoch == self._role.promised_epoch, (epoch, self._role.promised_epoch)
         self._promised, self._promised_at, self._fenced = epoch, self._m.now, epoch
 
     def looked(self, members: tuple[MemberState, ...]) -> None:
@@ -87,6 +94,7 @@ class Promises:
             self.answered(fence, 0)
 
     def answered(self, fence: int, count: int) -> None:
+        assert count >= 0, f"{count} have promised epoch {fence}"
         role, needed = self._role, self._promises_needed()
         if count < needed:
             self._m.do(
@@ -104,6 +112,7 @@ class Promises:
 
     def _open(self, fence: int) -> None:
         number = next_promotion(self._m.log.term, fence, self._me.broker_id)
+        assert number >= fence, f"{fence} was promised, {number} is to be opened"
         self._m.open_epoch(number, self._m.log.end, partial(self._reclaimed, number))
 
     def _reclaimed(self, number: int, error: str) -> None:

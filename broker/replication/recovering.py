@@ -43,6 +43,15 @@ class Recovering:
         self._under_way: RecoveryAttempt | None = None
         self._failed = ""  # why the last try failed
 
+    def validate(self) -> None:
+        """AssertionError: a try goes on that nobody waits for."""
+        state, attempt = self._role.state, self._under_way
+        if attempt is not None:
+            # A poll may have made it unsure; what the try ends in finds that out.
+            assert state in (State.RECOVERING, State.UNSURE), f"recovers as {state.name}"
+            assert attempt.member is not None or not attempt.whole, "nobody has the whole log"
+        self.words.validate()
+
     def hear(self, member: MemberState) -> None:
         """Take a slave's word."""
         self.words.take(member, self._m.group())
@@ -177,6 +186,7 @@ class Recovering:
             self._recovered()
 
     def _recovered(self) -> None:
+        assert self._role.state is State.RECOVERING, f"it is {self._role.state.name}"
         self._under_way, self._failed = None, ""
         self._m.open_term()
 
@@ -189,6 +199,7 @@ class Recovering:
     def _fails(self, error: str) -> None:
         """Give this try up, and hear the slaves anew. A master whose sends wait for no copy goes
         on."""
+        assert error, "a try that failed says why"
         role, self._under_way, self._failed = self._role, None, error
         self._m.do(e.Say(f"the missing part was not copied, trying again: {error}"))
         if role.required > 1 or role.lacks:

@@ -41,6 +41,17 @@ class Slaves:
         self._role = machine.role
         self._slaves: dict[int, Slave] = {}  # by connection
 
+    def validate(self) -> None:
+        """AssertionError: two slaves of one id get the log."""
+        followers: dict[int, set[str]] = {}
+        for link, slave in self._slaves.items():
+            join = slave.join
+            assert link > 0, f"{join.address} is at the connection {link}"
+            if slave.follows and join.broker_id and not join.tail:
+                followers.setdefault(join.broker_id, set()).add(join.address)
+        for broker_id, addresses in followers.items():
+            assert len(addresses) == 1, f"{addresses} are all slave {broker_id}"
+
     def joined(self, link: int, join: Join) -> None:
         """Take a slave's introduction, which may name the offset to go on at."""
         role = self._role
@@ -82,7 +93,9 @@ class Slaves:
     def free_id(self) -> int:
         """An id for a slave that has none yet."""
         taken = {*self._role.replicas, *(slave.join.broker_id for slave in self._slaves.values())}
-        return min(set(range(1, len(taken) + 2)) - taken)
+        free = min(set(range(1, len(taken) + 2)) - taken)
+        assert free != MASTER_ID, f"of {taken} the id of the master is free"
+        return free
 
     def _outranked(self, link: int, join: Join) -> None:
         """Act on a slave that knows of a higher epoch, of a master or of a promotion."""

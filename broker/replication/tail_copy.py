@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from saturnmq.broker.context import Context
-from saturnmq.broker.replication.ha_master import tail_checksum
 from saturnmq.broker.replication.ha_slave import MasterConnection
 from saturnmq.broker.replication.identity import known
 from saturnmq.broker.replication.introductions import Hello, MemberState, introduce
 from saturnmq.broker.replication.joining import CHECK_BYTES
 from saturnmq.broker.replication.kinship import is_foreign
+from saturnmq.broker.replication.log_checksum import tail_checksum
 from saturnmq.protocol import ha
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import ConnectionLost, RequestTimeout, StoreDamaged

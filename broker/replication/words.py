@@ -39,6 +39,12 @@ class Words:
         elif is_known:
             self._answered.add(member.address)
 
+    def validate(self) -> None:
+        """AssertionError: a word is of nobody."""
+        assert self.known_epoch >= 0, f"epoch {self.known_epoch} is known"
+        for address, member in self._members.items():
+            assert address == member.address, f"{member.address} is kept as {address}"
+
     def take_classic(self, host: str) -> None:
         """Take the word of a slave of RocketMQ's, which has no more than this node."""
         self._java.add(host)

@@ -60,6 +60,16 @@ class ClientTable:
             len(group.members) + len(group.documents) for group in consumers
         )
 
+    def validate(self) -> None:
+        """AssertionError: a group has nobody in it, or its subscriptions do not fit together."""
+        for name, members in self.producers.items():
+            assert members, f"the producer group {name} has no member"
+        for name, group in self.consumers.items():
+            assert group.name == name, f"{group.name} is kept as {name}"
+            assert group.members, f"the consumer group {name} has no member"
+            unsaid = group.subscriptions.keys() - group.documents.keys()
+            assert not unsaid, f"group {name} subscribes {unsaid}, and no heartbeat says so"
+
     def unknown(self, endpoint: Endpoint, beat: Heartbeat) -> int:
         """The number of groups in the heartbeat of which the connection is no member yet."""
         producing = (self.producers.get(name, ()) for name in beat.producer_groups)
@@ -124,6 +134,8 @@ class ClientTable:
         for topic in before - named:
             group.subscriptions.pop(topic, None)
             group.documents.pop(topic, None)
+        assert group.documents.keys() == named, f"{named} were named by {group.name}"
+        assert group.subscriptions.keys() <= named, f"{named} were named by {group.name}"
         return before != named
 
     def remove(

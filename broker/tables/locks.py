@@ -22,6 +22,14 @@ class QueueLockTable:
     def __len__(self) -> int:
         return self._count
 
+    def validate(self) -> None:
+        """AssertionError: locks are counted wrongly, or kept for ever."""
+        counted = sum(map(len, self._owners.values()))
+        assert self._count == counted, f"{self._count} locks are known of {counted}"
+        for group, owners in self._owners.items():
+            for queue, (client_id, until) in owners.items():
+                assert until > 0, f"{client_id} has locked {queue} of {group} until {until}"
+
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], now: float
     ) -> list[MessageQueue]:
@@ -34,6 +42,8 @@ class QueueLockTable:
             if owner == client_id or until <= now:
                 owners[queue] = (client_id, now + LOCK_SECONDS)
                 granted.append(queue)
+        assert len(owners) >= before, f"{before - len(owners)} locks went"
+        assert all(owners[queue][0] == client_id for queue in granted), (client_id, granted)
         self._count += len(owners) - before
         return granted
 
@@ -48,12 +58,14 @@ class QueueLockTable:
             if queue in owners and owners[queue][0] == client_id:
                 del owners[queue]
                 self._count -= 1
+        assert self._count >= 0, f"{self._count} locks"
 
     def expire(self, now: float) -> None:
         """Forget the expired locks."""
         for group in list(self._owners):
             owners = {queue: held for queue, held in self._owners[group].items() if held[1] > now}
             self._count -= len(self._owners[group]) - len(owners)
+            assert self._count >= len(owners), f"{self._count} locks, {len(owners)} of {group}"
             if owners:
                 self._owners[group] = owners
             else:

@@ -62,6 +62,7 @@ def lost_from(
         return None
     start = _parted_at(c, header.term, _told(header))
     end = None if start is None else c.store.offset_at(topic, queue_id, start)
+    assert end is None or end >= 0, f"queue {queue_id} of {topic} parted at {end}"
     return None if end is None or offset <= end else end
 
 
@@ -74,6 +75,7 @@ def _parted_at(c: Context, term: int, told: list[Epoch]) -> int | None:
     if common is None:  # epochs before the oldest one that was sent may be common
         return c.epochs.end_of(told[0].number if told else term)
     epoch, end = common
+    assert end <= log_end, f"logs part at {end}, this one ends at {log_end}"
     return None if epoch.number == c.epochs.last and end == log_end else end
 
 

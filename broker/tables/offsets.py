@@ -83,9 +83,17 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
             return offset == known.offset
         if known is None:
             self._make_room(place)
-        self.progress.advance(place, offset)
+        has_risen = self.progress.advance(place, offset)
+        assert has_risen, f"{place} is committed at {offset}, known is {known}"
         self.mark_dirty()
         return True
+
+    def validate(self) -> None:
+        """AssertionError: a mark cannot be, or places are counted wrongly."""
+        super().validate()
+        for place in self.progress.marks:
+            assert place.queue_id >= 0, f"an offset in queue {place.queue_id} of {place.topic}"
+        assert self._text_bytes >= NUMBER_BYTES * self._counted, (self._text_bytes, self._counted)
 
     def _make_room(self, place: GroupOffset) -> None:
         """Make room for one more offset. SystemBusy: there is no memory for it, or the table would
@@ -117,6 +125,8 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
             self._make_room(place)
         known = self.progress.marks.get(place, NOTHING)
         generation = (known.generation + 1) | 1 if notify else (known.generation | 1) + 1
+        assert generation > known.generation, f"a reset from {known} to generation {generation}"
+        assert bool(generation & 1) == notify, f"generation {generation}, notify is {notify}"
         self.progress.marks[place] = Mark(generation, offset)
         log.info("group %s, %s queue %d: reset to %d", group, topic, queue_id, offset)
         self.mark_dirty()
@@ -127,6 +137,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         known = self.progress.marks.get(place)
         if known is None or not known.generation & 1:
             return None
+        assert not known.generation + 1 & 1, f"{known} was taken, and is to be heard of again"
         self.progress.marks[place] = Mark(known.generation + 1, known.offset)
         self.mark_dirty()
         return known.offset
@@ -202,6 +213,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
                 if mark is not None and is_gone(place, mark):
                     del marks[place]
             if gone := before - len(self):
+                assert gone > 0, f"{-gone} offsets came while {len(places)} were looked at"
                 self._counted -= gone
                 self._text_bytes -= NUMBER_BYTES * gone
                 self._some_are_gone = True

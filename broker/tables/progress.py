@@ -34,6 +34,11 @@ class Mark(NamedTuple):
     generation: int
     offset: int
 
+    def validate(self) -> None:
+        """AssertionError: no table has such a mark."""
+        assert self.generation >= 0, f"generation {self.generation} of offset {self.offset}"
+        assert self.offset >= NOTHING.offset, f"offset {self.offset}"
+
 
 NOTHING = Mark(0, -1)
 
@@ -98,6 +103,7 @@ class Progress(Generic[K]):
         lowered = []
         for key, mark in self.marks.items():
             end = end_of(key)
+            assert end >= 0, f"the queue of {key} ends at {end}"
             if mark.offset > end:
                 self.marks[key] = Mark(mark.generation, end)
                 lowered.append((key, mark.offset, end))
@@ -135,6 +141,11 @@ class ProgressTable(Saveable, Generic[K]):
         if self.progress.stale:
             document["stale"] = True
         return document
+
+    def validate(self) -> None:
+        """AssertionError: a mark cannot be."""
+        for _, mark in self.progress:
+            mark.validate()
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Read the file at the start."""

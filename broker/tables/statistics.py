@@ -21,7 +21,6 @@ from saturnmq.store.derived.derived import Arrival
 SPANS_S = (10, 60, 600)  # of the three rates of a figure
 MINUTE_S = 60  # of the one rate of a topic or group
 NOTE_MINUTES_S = 10
-ENTRY_BYTES = 20
 
 
 class Totals(NamedTuple):
@@ -58,17 +57,27 @@ class Statistics:
         """The number of topics, and of groups that read one, that have counts."""
         return len(self._put) + len(self._got)
 
+    def validate(self) -> None:
+        """AssertionError: a total, or the time of a note, has fallen."""
+        for figure in (*self.totals, *self.day, *self._put.values(), *self._got.values()):
+            assert figure >= 0, f"{figure} messages or pulls"
+        (at, then), (now, newest) = self._notes[0], self._notes[-1]
+        assert at <= now, f"notes from {at} to {now}"
+        assert all(a <= b <= c for a, b, c in zip(then, newest, self.totals, strict=True)), then
+        assert self._minutes[0][0] <= self._minutes[-1][0], "minutes are out of order"
+
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Count new entries of queues."""
         put, total = self._put, 0
         for arrival in arrivals:
-            count = len(arrival.entries) // ENTRY_BYTES
+            count = arrival.messages
             put[arrival.topic] = put.get(arrival.topic, 0) + count
             total += count
         self.totals = self.totals._replace(put=self.totals.put + total)
 
     def pulled(self, group: str, topic: str, count: int) -> None:
         """Count a pull that was answered with so many messages."""
+        assert count >= 0, f"a pull got {count} messages of {topic}"
         put, found, missed, transferred = self.totals
         if not count:
             self.totals = Totals(put, found, missed + 1, transferred)
@@ -79,6 +88,7 @@ class Statistics:
 
     def sample(self, now: float, now_ms: int, topics: Container[str]) -> None:
         """Note the totals; forget those that are not among `topics` any more."""
+        assert now >= self._notes[-1][0], f"a note at {now} behind {self._notes[-1][0]}"
         self._notes.append((now, self.totals))
         date = datetime.fromtimestamp(now_ms / 1000).date()
         if date != self._date:

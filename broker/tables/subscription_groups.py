@@ -122,6 +122,18 @@ class GroupTable(Versioned):
     def get(self, name: str) -> SubscriptionGroup | None:
         return self._groups.get(name)
 
+    def validate(self) -> None:
+        """AssertionError: the entries, and what is counted of them, do not fit together."""
+        for name, group in self._groups.items():
+            assert name == group.name == group.document["groupName"], (
+                f"{group.name} is kept as {name}"
+            )
+            assert group.document.keys() >= DEFAULTS.keys(), f"{name} lacks settings"
+        missing = SYSTEM_GROUPS - self._groups.keys()
+        assert not missing or self._counter, f"{missing} are missing, and nothing was deleted"
+        assert self._counter >= 0, f"version {self._counter} of the groups"
+        self._text.validate()
+
     def get_or_create(self, name: str) -> SubscriptionGroup | None:
         """The group, which its first use may create; None if there is none."""
         found = self._groups.get(name)

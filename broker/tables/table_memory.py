@@ -35,6 +35,7 @@ class TableMemory:
 
     def take(self, size: int, what: str) -> None:
         """Take memory for `what`. SystemBusy: there is no room."""
+        assert size > 0, f"{what} takes {size} bytes"
         self._part.take(size, what)
 
     def count(self) -> None:
@@ -44,6 +45,13 @@ class TableMemory:
     @property
     def used(self) -> int:
         return self._part.used
+
+    def validate(self) -> None:
+        """AssertionError: less than nothing is counted."""
+        for size, number in self.counts.items():
+            assert size > 0, f"an entry of {size} bytes"
+            assert number() >= 0, f"{number()} entries of {size} bytes"
+        assert self.used >= 0, f"the tables have {self.used} bytes"
 
 
 class TableText:
@@ -62,6 +70,11 @@ class TableText:
     def grow(self, more: int) -> None:
         """Grow by an entry that came or changed; below 0, shrink by one that went."""
         self._bytes += more
+
+    def validate(self) -> None:
+        """AssertionError: it was not told of an entry that came, changed or went."""
+        counted = sum(self._sizes())
+        assert self._bytes == counted, f"the {self._what}: {self._bytes} are known of {counted}"
 
     def check(self, more: int) -> None:
         """Check that there is room for so much more. SystemBusy: there is none."""

@@ -105,6 +105,7 @@ def encode(document: Document) -> Generator[None, None, bytes]:
             made[key] = value
             continue
         table = yield from value.encoded()
+        assert (table[:1], table[-1:]) == (b"{", b"}"), f"{key} was encoded as {table[:20]!r}"
         if table != b"{}" or not value.leave_out_empty:
             made[key] = fastjson.encoded(table)
     return fastjson.dumps(made)
@@ -122,6 +123,7 @@ class Saveable(ABC):
         return self.changes != self._written
 
     def clean(self) -> None:
+        assert self._written <= self.changes, (self._written, self.changes)
         self._written = self.changes
 
     def mark_dirty(self) -> None:
@@ -195,6 +197,7 @@ class TablePersistence:
 
     def add(self, table: Saveable, file: ConfigFile) -> None:
         """Add a table, but not before it is loaded: it must not replace a good file."""
+        assert all(table is not known for known, _ in self._tables), f"{file.path} twice"
         self._tables.append((table, file))
 
     async def save_changed(self) -> None:
@@ -223,6 +226,7 @@ class TablePersistence:
                 log.error("cannot save a table, trying again at the next round: %s", error)
 
     async def _write(self, table: Saveable, file: ConfigFile) -> None:
+        assert self._writing.locked(), f"two would write {file.path}"
         document = table.document()
         table.clean()
         try:
@@ -255,3 +259,4 @@ class TablePersistence:
             begun = now()
             await self._guard(self.save_changed())
             pause = min(max(SAVE_S, (now() - begun) / BUSY_SHARE), interval_s)
+            assert pause > 0, f"tables are looked at every {pause} s"

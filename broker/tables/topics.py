@@ -64,6 +64,12 @@ class Topic:
     def queues(self) -> int:
         return max(self.read_queues, self.write_queues)
 
+    def validate(self) -> None:
+        """AssertionError: no broker makes such a topic."""
+        assert self.read_queues >= 0, f"{self.name} has {self.read_queues} read queues"
+        assert self.write_queues >= 0, f"{self.name} has {self.write_queues} write queues"
+        assert self.perm >= 0, f"{self.name} has the permissions {self.perm}"
+
     @cached_property  # because the whole table is written whenever one of thousands is made
     def row(self) -> bytes:
         """Its part of the table's JSON text."""
@@ -164,6 +170,19 @@ class TopicTable(Versioned):
     def get(self, name: str) -> Topic | None:
         return self._topics.get(name)
 
+    def validate(self) -> None:
+        """AssertionError: the entries, and what is counted of them, do not fit together."""
+        for name, topic in self._topics.items():
+            assert name == topic.name, f"{topic.name} is kept as {name}"
+            topic.validate()
+        for name, as_of in self._as_of.items():
+            assert name in self._topics, f"{name} was made at {as_of}, and is no topic"
+            assert as_of >= 0, f"{name} was made at {as_of}"
+        for tombstone in self.deleted.values():
+            tombstone.validate()
+        assert len(self._news) <= min(self.version, NEWS_MOST), (len(self._news), self.version)
+        self._text.validate()
+
     def readable(self, name: str, queue_id: int | None = None) -> Topic:
         """The topic, if it and this queue may be read; a SaturnError says why not."""
         topic = self.get(name)
@@ -229,6 +248,8 @@ class TopicTable(Versioned):
         return len(topic.row) - (len(before.row) if before else 0)
 
     def _put(self, topic: Topic, as_of: int) -> None:
+        assert as_of >= 0, f"topic {topic.name} was made where the log ended at {as_of}"
+        topic.validate()
         self._text.grow(self._more(topic))
         self._topics[topic.name] = topic
         self._as_of[topic.name] = as_of
@@ -262,6 +283,7 @@ class TopicTable(Versioned):
         before = self.deleted.pop(name, None)
         self._text.grow(_tombstone_bytes(name, tombstone) - _tombstone_bytes(name, before))
         if tombstone is not None:
+            tombstone.validate()
             self.deleted[name] = tombstone
 
     def _sizes(self) -> Iterator[int]:
@@ -281,6 +303,7 @@ class TopicTable(Versioned):
         entry changed."""
         later = {name: t.within(end) for name, t in self.deleted.items() if t.end > end}
         made = {name: end for name, at in self._as_of.items() if at > end}
+        assert end >= 0, f"the log ends at {end}"
         self.deleted |= later
         self._as_of |= made
         if later or made:
@@ -406,6 +429,7 @@ class TopicTable(Versioned):
         """The topic that was made or changed next after `version` changes. None: there was no other
         change, or a change of another kind, or so many that the whole table is shorter."""
         behind = self.version - version
+        assert behind >= 0, f"version {version} is told, the newest is {self.version}"
         return self._news[-behind] if 0 < behind <= len(self._news) else None
 
     def _touch(self, topic: Topic | None = None) -> None:

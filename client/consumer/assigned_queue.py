@@ -33,6 +33,12 @@ class AssignedQueue:
         self.unlock_tries = 0  # rounds of rebalance that found the listener still running
         self._once_quiet: list[Callable[[], object]] = []
 
+    def validate(self) -> None:
+        """AssertionError: what it holds, and the run under way, do not fit together."""
+        self.state.validate()
+        assert self.run is not None or not self._once_quiet, "who waits for a run waits for none"
+        assert self.unlock_tries >= 0, f"{self.unlock_tries} rounds found the listener running"
+
     async def wait_for_space(self) -> None:
         self.space.clear()
         await self.space.wait()

@@ -50,6 +50,12 @@ class Holdings:
         self._renewing: asyncio.Task[None] | None = None
         self._closing = False
 
+    def validate(self) -> None:
+        """AssertionError: a queue is kept under another name, or what it holds cannot be."""
+        for queue, assigned in self.held.items():
+            assert assigned.queue == queue, f"{assigned.queue} is kept as {queue}"
+            assigned.validate()
+
     def start(self) -> None:
         """Begins to keep the locks."""
         if self._ordered:

@@ -228,6 +228,25 @@ class ProcessQueue:
             self._taken.remove(chunk)
             self._untaken.appendleft(Batch(chunk.messages, chunk.size))
 
+    def validate(self) -> None:
+        """AssertionError: messages are counted wrongly, or out of order."""
+        working = [run for run in self._taken if not run.done]
+        held = sum(len(batch.messages) - batch.taken for batch in self._untaken)
+        held += sum(len(run.messages) for run in working)
+        assert self.messages == held, f"{self.messages} messages are known of {held}"
+        size = sum(batch.size for batch in self._untaken) + sum(run.size for run in working)
+        assert self.bytes == size, f"{self.bytes} bytes are known of {size}"
+        for parts in (self._untaken, self._taken):
+            starts = [part.first_offset for part in parts]
+            assert starts == sorted(starts), f"the parts begin at {starts}"
+        for batch in self._untaken:
+            assert 0 <= batch.taken < len(batch.messages), (batch.taken, len(batch.messages))
+        assert not self._taken or not self._taken[0].done, "a finished run is not forgotten"
+        assert self.next_offset >= -1, f"the next pull begins at {self.next_offset}"
+        assert self.commit_offset() >= -1, f"{self.commit_offset()} is to be committed"
+        assert self.generation >= 0, f"{self.generation} resets"
+        assert self.lock_until in (0.0, self.locked_at + LOCK_VALID_S), self.lock_until
+
     def drop(self) -> None:
         """The queue is no longer ours: listeners stop after their present call."""
         self.dropped = True

@@ -28,7 +28,7 @@ from saturnmq.drills.fuzz.mutations import (
 )
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.compression import BODY_BYTES_MAX, LZ4, ZLIB, ZSTD, compress, sys_flag_of
-from saturnmq.protocol.frame import crc32, encode_frame
+from saturnmq.protocol.frame import FRAME_BYTES_MIN, NUMBERS_AT_V4, encode_frame, seal_body, size_of
 from saturnmq.protocol.remoting import Command, encode, encode_head
 
 TOPIC, OTHER_TOPIC, GROUP, SINK = "orders", "bills", "readers", "sink"
@@ -39,9 +39,6 @@ CODES = (0, 1, 2, 10, 12, 16, 17, 19, 20, 21, 22, 24, 26, 29, 206, 999_999, -1)
 ADDRESSES = (
     "", "x", "127.0.0.9:1", "127.0.0.2:9876", "127.0.0.1:99999", "[::1]:1", ":", "127.0.0.1:\u0663",
     "a..b:1",
-)  # fmt: skip
-FRAME_FIELDS = (
-    (0, 4), (4, 4), (8, 4), (12, 4), (16, 4), (20, 8), (28, 8), (36, 4), (40, 8), (72, 4), (84, 4),
 )  # fmt: skip
 _PIECE = 1 << 20
 BOMBS = 0.001  # of the bodies that are spoiled: to unpack one takes a tenth of a second
@@ -229,16 +226,16 @@ def _bent_frames(rng: random.Random, body: bytes) -> bytes:
         return b"".join(_packed(rng) for _ in range(rng.choice((1, 1, 20))))
     if way < 0.3:
         return spoiled(rng, body)
-    size = int.from_bytes(body[:4], "big")
+    size = size_of(body) if len(body) >= FRAME_BYTES_MIN else 0
     frame = bytearray(body[:size])
-    if way < 0.9 and size > 91:
-        at, width = rng.choice(FRAME_FIELDS)
+    if way < 0.9 and size > FRAME_BYTES_MIN:
+        at, width = rng.choice(NUMBERS_AT_V4)
         number = (rng.choice(NUMBERS) + rng.choice((-1, 0, 0, 1))) % (1 << 8 * width)
         frame[at : at + width] = number.to_bytes(width, "big")
     else:
         frame[:] = spoiled_in_place(rng, bytes(frame))
-    if rng.random() < 0.5 and size > 91:
-        frame[8:12] = crc32(frame[88 : 88 + int.from_bytes(frame[84:88], "big")]).to_bytes(4, "big")
+    if rng.random() < 0.5 and size > FRAME_BYTES_MIN:
+        seal_body(frame)
     return bytes(frame) + body[size:]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import random
-import struct
 import zlib
 from collections.abc import Callable
 
@@ -18,7 +17,14 @@ from saturnmq.drills.fuzz.mutations import NUMBERS, spoiled, spoiled_in_place
 from saturnmq.drills.fuzz.scene import disk_of, files_of
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, crc32, crc_property_of
+from saturnmq.protocol.frame import (
+    BLANK,
+    CRC_PROPERTY_BYTES,
+    NUMBERS_AT_V4,
+    crc32,
+    crc_property_of,
+    seal_body,
+)
 from saturnmq.runtime.errors import SaturnError
 from saturnmq.store.inspect.verify import check
 from saturnmq.store.message_store import AtomicBatchPart, MessageStore, PendingMessage, StoreConfig
@@ -39,10 +45,6 @@ MESSAGES = 14
 BODY_MAX = 1_000  # so few messages fill some segments
 QUEUES_OF = {"orders": 2, "bills": 1}
 # Of a frame, where numbers lie, and of how many bytes (IPv4 hosts; protocol/frame.py).
-FIELDS = (
-    (0, 4), (4, 4), (8, 4), (12, 4), (16, 4), (20, 8), (28, 8), (36, 4), (40, 8), (56, 8), (72, 4),
-    (76, 8), (84, 4),
-)  # fmt: skip
 PAGE_NUMBERS = (*range(0, 40, 8), *range(72, 104, 8), 160, 168)
 READS_MAX = 200  # of one queue
 ROTS = 4  # of a start
@@ -114,13 +116,12 @@ class Store:
         if len(frame) < size:
             return
         if rng.random() < 0.8:
-            place, width = rng.choice(FIELDS)
+            place, width = rng.choice(NUMBERS_AT_V4)
             frame[place : place + width] = _number(rng, width)
         else:
             frame[:] = spoiled_in_place(rng, bytes(frame))
         if rng.random() < 0.5:
-            body_size = int.from_bytes(frame[84:88], "big")
-            frame[8:12] = crc32(frame[88 : 88 + body_size]).to_bytes(4, "big")
+            seal_body(frame)
             frame[-CRC_PROPERTY_BYTES:] = crc_property_of(crc32(frame[:-CRC_PROPERTY_BYTES]))
         files[path] = data[:at] + bytes(frame) + data[at + size :]
 
@@ -288,7 +289,7 @@ def _frames(files: dict[str, bytes]) -> list[tuple[str, int, int]]:
     for path, data in sorted(files.items()):
         at = 0
         while path.startswith(LOG) and at + 8 <= len(data):
-            size, magic = struct.unpack_from(">iI", data, at)
+            size, magic = BLANK.unpack_from(data, at)
             if magic & 0xFFFF0000 != 0xDAA30000:
                 break
             found.append((path, at, size))

@@ -17,7 +17,6 @@ import logging
 import mmap
 import random
 import re
-import struct
 import time
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
@@ -32,7 +31,7 @@ from saturnmq.drills.kernel.load import TOPIC, AckedMessage, Bodies, Load
 from saturnmq.drills.kernel.mounts import make_ext4, mounted
 from saturnmq.drills.kernel.report import ImageLoss, KernelRun
 from saturnmq.drills.kernel.server import STORE, SaturnServer, saturn, store_options
-from saturnmq.protocol.frame import FRAME_BYTES_MIN
+from saturnmq.protocol.frame import FRAME_BYTES_MIN, HEAD
 from saturnmq.protocol.message import Message
 
 DISK_BYTES = 512 << 20
@@ -46,7 +45,6 @@ AFTER_S = 0.6  # of load after the first fault
 SETTLED_S = 1.5  # flushes and checkpoints are less far apart
 NOTICE_S = 1.0  # so long after a failed write of the log acknowledgements may still be under way
 LIVENESS_S = 20.0
-_HEAD = struct.Struct(">i8xi4xq")  # size, queue id and queue offset of a frame
 _Place = tuple[int, int]  # queue id, queue offset
 ENDED = "had stopped taking writes"  # how a fenced broker ends, with exit status 1
 LOUD = re.compile("CommitLog.*(cut|damage|gap)")  # a broker's report of damage that it found
@@ -255,8 +253,8 @@ def _frames(data: bytes | mmap.mmap) -> Iterator[tuple[int, int, _Place]]:
     at = data.find(LOG_FRAME)
     while at >= 0:
         start = at - 4
-        if start >= 0 and start + _HEAD.size <= len(data):
-            size, queue_id, queue_offset = _HEAD.unpack_from(data, start)
+        if start >= 0 and start + HEAD.size <= len(data):
+            size, _, _, queue_id, _, queue_offset, *_ = HEAD.unpack_from(data, start)
             if FRAME_BYTES_MIN <= size <= 4096:
                 yield start, size, (queue_id, queue_offset)
         at = data.find(LOG_FRAME, at + 1)

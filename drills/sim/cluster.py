@@ -71,8 +71,7 @@ class SimCluster:
         network = SimNetwork(loop, seed, tiny_chunks=plan.tiny_chunks)
         self.world = World(seed, loop, network, plan)
         self.history = SimHistory()
-        self.calm = False  # the faults are over
-        self._over = False  # the nodes are being stopped
+        self.calm = self._over = False  # the faults are over; the nodes are being stopped
         self._known_at = 0.0  # every nameserver knows this cluster's brokers, every client a route
         self.quiet_s = 0.0
         self.states: Counter[str] = Counter()
@@ -119,9 +118,8 @@ class SimCluster:
         return [node for node in self.brokers if node.group == group]
 
     def client_names(self) -> list[str]:
-        names = [reader.name for reader in self.readers]
         return [
-            *names,
+            *(reader.name for reader in self.readers),
             self.senders.name,
             self.sinks.name,
             self.bookkeeper.name,
@@ -299,6 +297,8 @@ class SimCluster:
                     if before.get(node.name) == "recovering" and node.log_end > ends[node.name]:
                         self.states["tail copied back"] += 1
                     before[node.name], ends[node.name] = state, node.log_end
+            for look in [*(x.validate for x in self.brokers), *(x.validate for x in self.readers)]:
+                look()
             await asyncio.sleep(SAMPLE_S)
 
     def _look_at_groups(self) -> None:

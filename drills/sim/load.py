@@ -168,6 +168,7 @@ class GroupReader(ClientMachine):
         self.group, self.number, self.incarnation = group, number, incarnation
         self._rng = random.Random(f"{cluster.seed}/{self.name}/{incarnation}")
         self.up = True
+        self.is_invalid = False
 
     async def start(self) -> None:
         plan = self.cluster.plan
@@ -204,6 +205,15 @@ class GroupReader(ClientMachine):
         for delivery in deliveries:
             history.send_back(self.group, delivery)
         return ConsumeResult.RETRY
+
+    def validate(self) -> None:
+        """Note it as a problem, once, if the queues that it holds contradict themselves."""
+        try:
+            if self.up and not self.is_invalid:
+                self.consumer._holdings.validate()
+        except AssertionError as error:
+            self.is_invalid = True
+            self.cluster.problems.append(f"{self.name} is not valid: {error}")
 
     async def die(self) -> GroupReader:
         """`kill -9`; gives the one to start in its place."""

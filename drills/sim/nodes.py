@@ -147,6 +147,7 @@ class SimBroker:
         self.ageing = False  # its disk loses what it had
         self.may_refuse = False  # not to start is right where it does not belong
         self.paused = False
+        self._started = False  # what the broker knows is whole
         self._down = Span(self.now)
         self._frozen = Span(self.now)
         self.incarnation = 0
@@ -190,6 +191,7 @@ class SimBroker:
         error = start.exception()
         if error is None:
             self._down.end = self.now
+            self._started = True
             return True
         self.runtime.deaths.clear()
         if not self.may_refuse and not self.disk.plans and not isinstance(error, OSError):
@@ -234,7 +236,7 @@ class SimBroker:
 
     def _end(self, reset_peers_after: float) -> None:
         self.disk.step = None
-        self.paused = False
+        self.paused = self._started = False
         self._frozen.end = min(self._frozen.end, self.now)
         self._down = Span(self.now)
         self.past.idle.append(self._down)
@@ -289,6 +291,17 @@ class SimBroker:
         self.runtime.jump_wall_clock(by_ms)
 
     # its visible state
+
+    def validate(self) -> None:
+        """Note it as a problem, once a start, if what the broker knows contradicts itself."""
+        broker = self.serving
+        if broker is None or broker.closed or not self._started:
+            return
+        try:
+            broker.validate()
+        except AssertionError as error:
+            self._started = False
+            self.world.problems.append(f"{self.name} at {self.now:.2f} is not valid: {error}")
 
     @property
     def serving(self) -> Broker | None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from machine_node import DAMAGED, Disk, Message, Node
 from machine_operator import Promotion
-from machine_promises import Promises
+from machine_promises import Broken, Promises
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.introductions import Check, Hello, Join, MemberState
 from saturnmq.broker.replication.kinship import is_foreign
@@ -735,6 +735,10 @@ class World:
     def _step(self, node: Node, event: e.Event) -> None:
         assert node.machine is not None, "it runs"
         out = node.machine.step(event, node.facts(), self.now)
+        try:
+            node.machine.validate()
+        except AssertionError as error:
+            raise Broken(f"{node.name} contradicts itself: {error}") from error
         self.trace.append((node.name, event, out))
         for instruction in out:
             self.promises.look_at(node, instruction)
