@@ -100,12 +100,12 @@ BARE_OPENINGS = {
     "protocol": 0,
     "store": 0,
     "nameserver": 0,
-    "broker": 5,
+    "broker": 1,
     "client": 0,
     "pipeline": 0,
     "cli": 0,
     "drills": 0,
-    "documents": 11,
+    "documents": 0,
 }
 
 
