@@ -236,7 +236,7 @@ def _without_groups(original: Any) -> Any:
 
 
 class _NoBlank:
-    """In place of the struct BLANK."""
+    """A stand-in for the struct BLANK."""
 
     @staticmethod
     def pack(left: int, magic: int) -> bytes:

@@ -71,7 +71,8 @@ class Neighbour(Protocol):
         """Its life before."""
 
     def start_by_mistake(self, nameservers: list[str], ha_address: str, *, master: bool) -> str:
-        """One of its nodes serves with these nameservers; a slave may be told whom to dial."""
+        """Start one of its nodes with these nameservers, by mistake; a slave may also get the
+        address to dial."""
 
     def close(self) -> None:
         """All of it ends."""
@@ -135,8 +136,8 @@ class Backend(Protocol):
         """Another cluster beside this one, which serves."""
 
     def admit(self, neighbour: Neighbour, name: str, *, master: bool) -> None:
-        """One of its nodes serves with the nameservers of this cluster; a slave may dial the node
-        of this name."""
+        """Let one of the neighbour's nodes serve with the nameservers of this cluster; a slave may
+        dial the node of this name."""
 
     def add_slave(self, group: str) -> str:
         """The name of a new node, which serves."""

@@ -175,7 +175,8 @@ class _HistoryCheck:
             self._classify(f"I1 never delivered to {group}", missing, seen)
 
     def _count_rpo(self, lost: list[Event]) -> None:
-        """How many, and the longest time of acknowledgements that one promotion left behind."""
+        """Count the messages that promotions left behind, and the longest time of acknowledgements
+        that one promotion did."""
         if not lost:
             return
         self.verdict.counts["lost in the window of the mode"] = len(lost)
@@ -293,7 +294,8 @@ class _HistoryCheck:
     # -- masters -----------------------------------------------------------------------------------
 
     def _masters(self) -> None:
-        """In each epoch one node acknowledges, and none when one of a higher epoch has begun to."""
+        """Check that in each epoch one node acknowledges, and none once a node of a higher epoch
+        has begun to."""
         if not self.promise.one_master:
             return
         crowded, stale = [], []
@@ -311,7 +313,7 @@ class _HistoryCheck:
     def _epochs_of(
         self, acks: Iterable[Event], epochs: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[Event, int]]:
-        """Those that are in the log, with the epoch that they are of."""
+        """The acknowledgements that are in the log, each with its epoch."""
         stored = self.aftermath.stored or {}
         starts = [start for _, start in epochs]
         for ack in acks:
@@ -363,7 +365,7 @@ class _HistoryCheck:
     # -- I5 ----------------------------------------------------------------------------------------
 
     def _duplicates(self, group: str) -> None:
-        """At least once may repeat; how often is told."""
+        """Count duplicates: delivery at least once may repeat."""
         done = sum(event.note != AGAIN for event in self.deliveries[group])
         twice = done - len(self.first[group])
         self.verdict.counts[f"duplicates of {group}"] = twice

@@ -42,7 +42,7 @@ def delay_s(value: str) -> float:
 
 
 def fate(value: str) -> int:
-    """How often the listener of FAILING refuses the message: of ten one always, two once."""
+    """How often the listener of FAILING refuses the message: one of ten always, two once."""
     last = number_of(value) % 10
     return NEVER if last == 3 else int(last in (6, 9))
 
@@ -123,8 +123,9 @@ class _ChoresCheck:
     # -- resets ------------------------------------------------------------------------------------
 
     def _resets(self) -> None:
-        """To the beginning: all that was there comes again. To the end: what was sent before it
-        was done need not come. Nothing else is left out."""
+        """Check resets. After one to the beginning, all messages that were there come again. After
+        one to the end, messages sent before it was done need not come. No other message is left
+        out."""
         back = [e.at for e in self.events["reset"] if e.note == "beginning"]
         ahead = [e.at for e in self.events["was reset"] if e.note == "end"]
         missed: list[str] = []

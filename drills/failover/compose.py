@@ -74,7 +74,7 @@ for line in sys.stdin:
 
 
 def compose_command() -> list[str] | None:
-    """How Compose is called here, v2 before 1.29; None where there is neither."""
+    """The command of Compose on this machine, v2 before 1.29; None if there is neither."""
     if shutil.which("docker") and _status("docker", "compose", "version") == 0:
         return ["docker", "compose"]
     return ["docker-compose"] if shutil.which("docker-compose") else None
@@ -283,7 +283,7 @@ class Compose(BackendNeeds):
         self._cuts = set()
 
     def _apply(self, what: str, cuts: Collection[tuple[str, str]]) -> None:
-        """One that does not run has no network to change."""
+        """Apply cuts to the running containers: a stopped one has no network to change."""
         for sender in sorted({sender for sender, _ in cuts}):
             if self._switch is None:
                 raise DrillUnavailable("the drill did not ask for partitions")
@@ -361,7 +361,7 @@ class _Switch:
             raise LauncherError(f"cannot {what} {', '.join(targets)}: {answer or 'it ended'}")
 
     def close(self) -> None:
-        """It ends with its input."""
+        """End the helper by the end of its input."""
         self._program.communicate()
 
 

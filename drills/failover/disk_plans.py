@@ -24,7 +24,8 @@ async def take_down(run: DrillRun, name: str) -> None:
 
 
 async def bring_back(run: DrillRun, name: str) -> None:
-    """With nameservers that know of nothing, or as they are."""
+    """Bring a node back, with restarted nameservers, which know of nothing, or with the old
+    ones."""
     if run.chance.random() < 0.5:
         await run.kill(*run.nameservers)
         await run.restart(*run.nameservers)
@@ -100,8 +101,9 @@ async def foreign(run: DrillRun, *, master: bool) -> None:
 
 
 async def new_slave_power_cut(run: DrillRun) -> None:
-    """Of its group only the new slave follows when the power of the master goes: what it had not
-    flushed is gone. It is asked a moment before; what it flushed since is damage then."""
+    """Cut the power of a master that only the new slave of its group follows: its unflushed bytes
+    are lost. The drill asks for the flushed position a moment before; bytes flushed since count as
+    damage then."""
     group = run.group()
     master, old = run.master(group), run.slave(group)
     await run.kill(old)

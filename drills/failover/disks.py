@@ -28,7 +28,7 @@ def lose_commitlog(store: Path) -> None:
 
 
 def copy(store: Path, to: Path) -> None:
-    """As a backup does: file by file, whether the broker runs or not."""
+    """Copy a store as a backup does: file by file, whether the broker runs or not."""
     shutil.copytree(store, to)
 
 
@@ -45,7 +45,7 @@ def _segments(store: Path) -> list[Path]:
 
 
 def delete_segment(chance: random.Random) -> Callable[[Path], None]:
-    """One of those that are full, which is open in the broker and stays so."""
+    """Delete one of the full segments, which the running broker has open and keeps open."""
 
     def act(store: Path) -> None:
         written = [path for path in _segments(store) if path.read_bytes().strip(b"\0")]
@@ -55,7 +55,7 @@ def delete_segment(chance: random.Random) -> Callable[[Path], None]:
 
 
 def flip_bit(chance: random.Random, values: Sequence[str], padding: int) -> Callable[[Path], None]:
-    """In the body of one of these messages, near the end of the log."""
+    """Flip a bit in the body of one of these messages, near the end of the log."""
 
     def act(store: Path) -> None:
         left = NEWEST_BYTES

@@ -60,7 +60,7 @@ class DrillRun:
         self._cuts: set[str] = set()
 
     def within(self, group: str) -> DrillRun:
-        """The same cluster for somebody who hurts this group only."""
+        """The same run, for faults that hit this group only."""
         narrowed = copy.copy(self)
         narrowed.groups = [group]
         narrowed.chance = random.Random(self.chance.getrandbits(32))
@@ -69,7 +69,7 @@ class DrillRun:
     # -- who is who --------------------------------------------------------------------------------
 
     def group(self) -> str:
-        """One of the broker groups."""
+        """Draw one of the broker groups."""
         return self.chance.choice(self.groups)
 
     def master(self, group: str) -> str:
@@ -82,7 +82,7 @@ class DrillRun:
         return [name for name in members if name != self._masters[group]]
 
     def slave(self, group: str) -> str:
-        """One of them."""
+        """Draw one of the group's slaves."""
         return self.chance.choice(self.slaves(group))
 
     def _look_at_nodes(self) -> None:
@@ -201,7 +201,7 @@ class DrillRun:
         return name
 
     async def flushed(self, name: str) -> int:
-        """How far its log is on its disk, as it says."""
+        """The flushed position of a node's log, by its own report."""
         address = self._nodes[name].address
         members = await self.admin.replicas(self._nodes[name].group)
         flushed: int = next(member.flushed for member in members if member.address == address)
@@ -288,7 +288,7 @@ class DrillRun:
         self.history.add("struck", what)
 
     async def _heal(self, what: str, names: Any, act: Callable[[str], None]) -> None:
-        """In this order; marked when it is done."""
+        """Heal these nodes in this order, and mark the end of it."""
         for name in names:
             await asyncio.to_thread(act, name)
         self._mark("heal", what, "")
@@ -330,7 +330,8 @@ class Drill:
         return "etcd" in self.features
 
     def with_elections(self) -> Drill:
-        """With two slaves: sends go on with a copy when one of them leads."""
+        """The drill with elections and two slaves: sends go on with a copy when one of them
+        leads."""
         return replace(self, features=(*self.features, "etcd"), slaves=2)
 
 

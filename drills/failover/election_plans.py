@@ -31,7 +31,7 @@ async def etcd_away(run: DrillRun) -> None:
 
 
 async def etcd_leader_parted(run: DrillRun) -> None:
-    """From the others; every node of ours reaches both sides."""
+    """Part etcd's leader from its other members; every broker still reaches both sides."""
     leader = await run.etcd_leader()
     await run.cut(leader, *(name for name in run.etcds if name != leader))
     await run.sleep(OUTAGE_S)
@@ -61,8 +61,8 @@ async def master_without_etcd(run: DrillRun) -> None:
 
 
 async def master_in_minority(run: DrillRun) -> None:
-    """With etcd's leader and a nameserver: parted from the others and from its slaves, but not from
-    clients, of which those that ask this nameserver hear of no other master."""
+    """Part a master, etcd's leader and a nameserver from the other members, nameservers and slaves,
+    but not from clients; those that ask this nameserver hear of no other master."""
     group = run.group()
     old, leader = run.master(group), await run.etcd_leader()
     nameserver = run.chance.choice(run.nameservers)

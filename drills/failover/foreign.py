@@ -21,7 +21,7 @@ WHOLE_S = 30.0
 
 
 class ForeignCluster:
-    """Of one nameserver and one group, whose name this cluster has, too."""
+    """A cluster of one nameserver and one group, whose name this cluster has, too."""
 
     def __init__(self, directory: Path, settings: Settings, chance: random.Random) -> None:
         self._cluster = LocalCluster.up(directory, settings)
@@ -55,7 +55,8 @@ class ForeignCluster:
                 await asyncio.sleep(0.05)
 
     def start_by_mistake(self, nameservers: list[str], ha_address: str, *, master: bool) -> str:
-        """One of its nodes serves with these nameservers; a slave is told whom to dial, too."""
+        """Start one of its nodes with these nameservers, by mistake; a slave may also get the
+        address to dial."""
         name = self._master if master else self._slave
         self._cluster.down()
         options = {"namesrvAddr": ";".join(nameservers)}

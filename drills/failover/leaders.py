@@ -38,7 +38,7 @@ class Leaders:
             await self._core.close()
 
     async def until_ready(self) -> None:
-        """When every node says that its group can elect another master."""
+        """Wait until every node says that its group can elect another master."""
         async with asyncio.timeout(READY_S):
             while not all(s is not None and s.no_failover == "" for s in self._states.values()):
                 await asyncio.sleep(LOOK_S)

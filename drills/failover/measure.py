@@ -32,7 +32,7 @@ BIN_S = 0.25
 
 @dataclass
 class Effect:
-    """How one fault was felt; seconds."""
+    """The effect of one fault on clients; seconds."""
 
     at: float
     what: str
@@ -92,7 +92,7 @@ def latency_ms(history: History) -> dict[str, float]:
 
 
 def effects(history: History) -> list[Effect]:
-    """Of each fault, in their order."""
+    """The effect of each fault, in their order."""
     faults = list(history.of("fault"))
     if not faults:  # the drill broke before
         return []
@@ -148,7 +148,8 @@ def _stalls(acks: Iterable[Event], since: float, until: float) -> list[float]:
 
 
 def _longest_gap(times: Sequence[float], since: float) -> float | None:
-    """Between neighbours that end after `since`; what lies before it does not count."""
+    """The longest gap between neighbouring times that ends after `since`; the part before `since`
+    does not count."""
     longest: float | None = None
     before = since
     for at in times:

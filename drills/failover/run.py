@@ -256,8 +256,8 @@ async def _load(
 
 
 async def _calm_down(workload: Workload, groups: list[str], history: History) -> None:
-    """Until every group has taken messages, everything is delivered and every slave has what its
-    master has, or it is too late."""
+    """Wait until every group has taken messages, everything is delivered and every slave has its
+    master's log, or until it is too late."""
     calm = history.now()
     while history.now() < calm + LIVENESS_S + 1.0:
         taking = all(workload.acked_on.get(group, -1.0) > calm for group in groups)

@@ -86,7 +86,8 @@ class _NodeLog:
         return self._reader.end
 
     def differs(self, master: _NodeLog) -> list[str]:
-        """Where this log is not the master's; one that lacks the end has not caught up."""
+        """Where this log differs from the master's; a log that only lacks the end has not caught
+        up."""
         if self is master:
             return []
         if self.files.start != master.files.start:  # drills are too short for retention

@@ -80,7 +80,8 @@ class Workload:
     # -- life --------------------------------------------------------------------------------------
 
     async def _create_topic(self) -> None:
-        """When all masters take writes: at its first start one waits for the word of a slave."""
+        """Create the topic once all masters take writes: at its first start a master waits for the
+        word of a slave."""
         deadline = time.monotonic() + READY_S
         while True:
             try:

@@ -49,7 +49,7 @@ _LOCAL = re.compile(rb"127[0-9.]*|a\.\.b")
 
 
 class _Connection:
-    """One, as the servers have it."""
+    """One connection, from the servers' side."""
 
     def __init__(self, server: str, peer: socket.socket) -> None:
         self.server = server
@@ -58,7 +58,7 @@ class _Connection:
 
 
 class Servers:
-    """Those of one round, in a thread of their own."""
+    """The servers of one round, in a thread of their own."""
 
     def __init__(self, seed: int) -> None:
         self.rng, self.lies = random.Random(seed), 0.0

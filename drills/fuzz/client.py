@@ -109,7 +109,7 @@ class Front(asyncio.BufferedProtocol):
             self._said += len(data)
 
     def believed(self) -> list[str]:
-        """To which requests the lies were that the client has read."""
+        """The requests whose lying answers the client has read."""
         read = self._said - self._transport.get_write_buffer_size()
         return [name for end, name in self._lies if end <= read]
 
@@ -218,13 +218,13 @@ class ClientTarget:
         return front
 
     def moved(self, body: bytes) -> bytes:
-        """With the addresses of the fronts."""
+        """A body with the addresses of the fronts in place of the real ones."""
         for real, front in self._fronts_of.items():
             body = body.replace(real, front)
         return body
 
     def record(self, work: Coroutine[Any, Any, None]) -> None:
-        """For a front."""
+        """Run work of a front."""
         self._liar.spawn(work)
 
     def _kinds(self) -> Sequence[Callable[[random.Random | None], Awaitable[None]]]:
@@ -368,7 +368,7 @@ class ClientTarget:
                 raise Violation(f"call {number} of a {name} does not end") from None
 
     def _look_at(self, messages: list[ReceivedMessage]) -> None:
-        """At all that an application can look at."""
+        """Read every field that an application can read."""
         for message in messages:
             for field in _FIELDS:
                 try:

@@ -37,7 +37,7 @@ class FuzzTarget(Protocol):
     """The target of a fuzz run."""
 
     def turn(self, rng: random.Random) -> list[str]:
-        """How each input ended that the code under test has looked at."""
+        """Run one turn; the outcome of each input that the code under test has looked at."""
 
     def close(self) -> None:
         """The round is over; Violation: it has left something."""
@@ -45,7 +45,7 @@ class FuzzTarget(Protocol):
 
 @dataclass
 class TargetReport:
-    """Of one target."""
+    """The report of one target."""
 
     target: str
     executions: int = 0

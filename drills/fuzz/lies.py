@@ -72,7 +72,7 @@ class Truth:
         return rng.choice([answer for ext, answer in told if len(mine & ext.items()) == best])
 
     def behind(self, addresses: Mapping[str, str]) -> Truth:
-        """The same of servers that are at other addresses, and call themselves so."""
+        """The same answers for servers at other addresses, with those addresses in the answers."""
         moved = Truth()
         names = {old.encode(): new.encode() for old, new in addresses.items()}
         for (server, code), told in self._told.items():
@@ -111,13 +111,13 @@ def answer(rng: random.Random, truth: Truth, server: str, request: Command, lies
 
 
 def asked_for(request: Command) -> str:
-    """For the count."""
+    """The name of the request, for the count."""
     known = request.code in RequestCode.__members__.values()
     return f"to {RequestCode(request.code).name if known else request.code}"
 
 
 def reply(request: Command, told: Command) -> Command:
-    """The same answer, to this request."""
+    """The same answer as a reply to this request."""
     answer = request.reply(told.code, told.remark, dict(told.ext), bytes(told.body))
     answer.language = told.language
     return answer
@@ -205,7 +205,7 @@ def _bent_json(rng: random.Random, body: bytes) -> bytes:
 
 
 def _readable(document: Any) -> list[dict[str, Any]]:
-    """Those of a route that say how many can be read: a consumer reads as many as it is told."""
+    """The queues of a route that give a number to read: a consumer reads as many as it is told."""
     queues = document.get("queueDatas") if isinstance(document, dict) else None
     return [
         data

@@ -44,7 +44,7 @@ def spoiled(rng: random.Random, data: bytes) -> bytes:
 
 
 def spoiled_in_place(rng: random.Random, data: bytes) -> bytes:
-    """The same of bytes whose number counts: that stays."""
+    """Spoil bytes without a change of their number."""
     return spoiled(rng, data)[: len(data)].ljust(len(data), b"\0")
 
 
@@ -86,6 +86,6 @@ def odd(rng: random.Random) -> Any:
 
 
 def written(document: Any) -> bytes:
-    """As JSON, with numbers of any length."""
+    """A document as JSON, with numbers of any length."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     return text.replace(_ENDLESS_TEXT, "9" * 5000).encode()

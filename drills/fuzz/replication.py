@@ -70,7 +70,7 @@ class Peer(asyncio.BufferedProtocol):
                 self._lies.append(self._said)
 
     def believed(self) -> int:
-        """How many lies the other end has read."""
+        """The number of lies that the other end has read."""
         read = self._said - self._transport.get_write_buffer_size()
         return sum(end <= read for end in self._lies)
 
@@ -180,7 +180,7 @@ class Replication:
     # the lies
 
     async def _lie(self, rng: random.Random) -> tuple[str, int]:
-        """How the connection ended, and how many lies were read."""
+        """Lie over one connection; return how it ended, and how many lies were read."""
         peer = await self._connected()
         if self._is_master:
             await self._as_slave(rng, peer)
@@ -272,7 +272,7 @@ class Replication:
         return ha.encode_report(_offset(rng)), True
 
     def _stretch(self, rng: random.Random, rolled: int, at: int) -> tuple[bytes, bool, int, int]:
-        """Of the log: a frame, whether it is a lie, its checksum and its end."""
+        """A stretch of the log: a frame, whether it is a lie, its checksum and its end."""
         right = data = self._log[at : at + rng.choice((0, 50, 300, 1 << 16))]
         if rng.random() < 0.3:
             data = spoiled(rng, data)

@@ -182,5 +182,5 @@ class RequestMaker:
 
 
 def codes_of(handlers: set[int]) -> list[RequestCode]:
-    """Those of the schema that a node answers, in a fixed order."""
+    """The codes of the schema that a node answers, in a fixed order."""
     return [code for code in HEADERS if int(code) in handlers]

@@ -56,7 +56,7 @@ OF_NAMESERVERS = set(HEADERS) & {
 
 @dataclass
 class FuzzReport:
-    """Of one target."""
+    """The report of one target."""
 
     target: str
     requests: int = 0
@@ -84,7 +84,7 @@ class FuzzReport:
 
 
 class Fuzzer:
-    """Of one node, which runs in another process."""
+    """The fuzzer of one node, which runs in another process."""
 
     def __init__(self, runtime: Runtime, address: str, target: str) -> None:
         self._runtime = runtime

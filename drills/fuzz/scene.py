@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Untraced(Trace):
-    """Of steps that nobody compares."""
+    """A trace that notes nothing: no run is compared with this one."""
 
     def note(self, kind: str, text: str = "", data: bytes | memoryview = b"") -> None:
         pass

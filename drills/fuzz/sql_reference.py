@@ -114,7 +114,7 @@ def _strings(texts: list[Tree]) -> list[Any]:
 
 
 def _condition(tree: Tree, message: dict[str, str]) -> Any:
-    """With the cast that a property gets where a condition is wanted."""
+    """Evaluate a condition, with the cast that a property gets where a condition is expected."""
     value = truth_of(tree, message)
     if tree[0] == "property" and value is not None:
         return "Boolean", False

@@ -43,7 +43,7 @@ class Attacker:
         self._begun = asyncio.Event()
 
     async def run(self, name: str) -> None:
-        """From its first connection on it goes on for so long, whatever the node does."""
+        """Attack for the given time, counted from the first connection, whatever the node does."""
         attack = asyncio.ensure_future(ATTACKS[name](self))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(BEGIN_S):
@@ -53,7 +53,7 @@ class Attacker:
         attack.cancel()
 
     async def many(self, count: int, one: Callable[[], Awaitable[None]]) -> None:
-        """So many of them at once, each again when its connection has ended."""
+        """Run so many attacks at once; each begins again when its connection has ended."""
 
         async def again() -> None:
             while True:
@@ -81,7 +81,7 @@ class Attacker:
         return b"".join(parts)
 
     def big_questions(self) -> tuple[RequestCode, ...]:
-        """Those with long answers."""
+        """Requests with long answers."""
         if self.is_broker:
             return (RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO)
         return (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,)

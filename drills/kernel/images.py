@@ -65,7 +65,7 @@ class LogImage:
         self.borders.update(ends)
 
     def count(self, queue: _Queue, end: int) -> int:
-        """How many of a queue's frames end at or before `end`."""
+        """The number of a queue's frames that end at or before `end`."""
         return bisect.bisect_right(self.ends.get(queue, []), end)
 
     def frame(self, queue: _Queue, offset: int) -> Frame:

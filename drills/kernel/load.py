@@ -42,7 +42,7 @@ class Bodies:
         return b"%d " % number + self._noise[start : start + 20 + number * 37 % 300]
 
     def number(self, body: bytes) -> int | None:
-        """Which message this is, None if it is none of ours."""
+        """The number of this message; None if it is none of ours."""
         head = body.split(b" ", 1)[0]
         number = int(head) if head.isdigit() else -1
         return number if number >= 0 and self[number] == body else None

@@ -20,7 +20,7 @@ class ImageLoss:
 
     @classmethod
     def of(cls, times: list[float]) -> ImageLoss:
-        """Of messages acknowledged at these monotonic seconds."""
+        """The loss of messages that were acknowledged at these monotonic seconds."""
         return cls(len(times), (max(times) - min(times)) * 1000) if times else cls()
 
     def violations(self, *, sync: bool) -> list[str]:

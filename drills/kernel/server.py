@@ -37,7 +37,7 @@ class SaturnServer:
             self.cluster.kill(BROKER)
 
     def stop(self) -> None:
-        """In good order."""
+        """Stop in good order."""
         self.cluster.down()
 
     def status(self) -> dict[str, str]:

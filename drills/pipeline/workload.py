@@ -199,7 +199,7 @@ class PipelineWorkload:
     # -- what goes in, what came out ---------------------------------------------------------------
 
     def _send(self, count: int) -> None:
-        """So many more messages, all of them acknowledged."""
+        """Send so many more messages; all of them are acknowledged when this returns."""
         padding = self.chance.randbytes(BODY // 2).hex().encode()
         with Producer(nameservers=self.nameservers, group="drill") as producer:
             handles = []
@@ -261,7 +261,7 @@ class _Lines:
         threading.Thread(target=self._read, daemon=True).start()
 
     def wait_for(self, line: str | None, timeout_s: float) -> None:
-        """Until the line was said, the driver has ended, or so much time has passed."""
+        """Wait until the line was printed, the driver has ended, or so much time has passed."""
         with self._changed:
             self._changed.wait_for(lambda: self._over or line in self._said, max(timeout_s, 0.0))
 

@@ -49,7 +49,7 @@ def stored(
 
 
 def log_bytes(node: SimBroker) -> tuple[int, bytes]:
-    """Where the log of a stopped broker starts, and its segments as one piece."""
+    """The start of a stopped broker's log, and its segments as one piece."""
     segments = node.segments()
     if not segments:
         return 0, b""

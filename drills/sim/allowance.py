@@ -68,8 +68,8 @@ class Allowance:
         return self._lacks(self._node(name), self._given_at(name, at))
 
     def _given_at(self, by: str, at: float) -> float:
-        """When the promise that a sender had at this time left its broker, at the latest: what was
-        under way when the broker died still arrives."""
+        """The latest time at which the promise that a sender had at this time left its broker: a
+        reply under way when the broker died still arrives."""
         downs = self._node(by).past.down
         return min([at, *(down.start for down in downs if down.start <= at < down.end)])
 
@@ -105,9 +105,9 @@ class Allowance:
         return order.forced or (self.plan.copies == 1 and not self.plan.lease_s)
 
     def _deposed_by(self, order: PromotionOrder, by: str | None) -> float:
-        """Until when a master may have acknowledged what a promotion then cut off. Where every
-        nameserver has forgotten it, who was away meanwhile can hear of it from the new master only.
-        """
+        """The time until which a master may have acknowledged messages that a promotion then cut
+        off. If every nameserver has forgotten the promotion, a master that was away meanwhile can
+        hear of it only from the new master."""
         end = order.ended + FENCE_S
         if not self._may_not_know(order):
             return end  # its lease was over before

@@ -101,7 +101,7 @@ class Amnesia:
             await self._bring_back(node, "bit flipped", partial(self._flip, node))
 
     async def _flip(self, node: SimBroker) -> None:
-        """In the frame of an acknowledged message that is on another disk, too."""
+        """Flip a bit in the frame of an acknowledged message that another disk has, too."""
         others = [each for each in self._cluster.nodes_of(node.group) if each is not node]
         elsewhere = b"".join(each.disk.content(path) for each in others for path in each.segments())
         marks = [b"%s|" % value.encode() for value in sorted(self._cluster.history.acked, key=str)]

@@ -182,7 +182,8 @@ class SimCluster:
     def config_of(
         self, node: SimBroker, nameservers: Sequence[SimNameServer], ha_address: str = ""
     ) -> BrokerConfig:
-        """Of a node of these nameservers; a slave may be told its master's HA address."""
+        """The configuration of a node with these nameservers; a slave may get its master's HA
+        address."""
         plan = self.plan
         role = "SLAVE" if node.number else "SYNC_MASTER" if plan.copies > 1 else "ASYNC_MASTER"
         return BrokerConfig(
@@ -257,7 +258,8 @@ class SimCluster:
         await self._stop()
 
     async def _create_topic(self) -> None:
-        """On every group, until every node has copied it: no promise covers topics before that."""
+        """Create the topic on every group until every node has copied it: no promise covers topics
+        before that."""
         create = self.operator.admin.create_topic
         deadline = self.loop.time() + 30.0
         while not all(map(self._knows_topic, self.brokers)):
@@ -273,7 +275,7 @@ class SimCluster:
         return topic is not None and topic.write_queues == self.plan.queues
 
     async def _look(self) -> None:
-        """Which states the nodes go through: what a run never reaches it says nothing about."""
+        """Note the states of the nodes: a run says nothing about a state that it never reaches."""
         before: dict[str, str] = {}
         ends: dict[str, int] = {}
         steps, size, busy = self.trace.steps, 0, 0
@@ -404,7 +406,7 @@ class SimCluster:
         )
 
     def since(self) -> float:
-        """When patience with scenes begins: now, but not before they can be known."""
+        """The time at which patience with scenes begins: now, but not before they can be known."""
         return max(self.loop.time(), self._known_at)
 
     def in_trouble(self) -> bool:
@@ -617,7 +619,7 @@ def draw_plan(seed: int) -> SimPlan:
 
 
 def with_faults(seed: int, plan: SimPlan, names: Collection[str]) -> SimPlan:
-    """The same without scenes, and with no faults but these."""
+    """The same plan without scenes, with only these faults."""
     weights = {name: weight * (name in names) for name, weight in FAULTS.items()}
     plan = replace(plan, weights=weights, rare={}, scenes=frozenset())
     rare = {name: weight for name, weight in RARE.items() if name in names}

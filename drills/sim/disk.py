@@ -159,7 +159,7 @@ class SimSegment:
 
 
 def _inner_borders(pos: int, size: int) -> list[int]:
-    """Where a crash may interrupt a write: at every page's border, and once within."""
+    """The places where a crash may interrupt a write: every page's border, and one within."""
     borders = set(range(PAGE - pos % PAGE, size, PAGE))
     if size > 1:
         borders.add(size // 2)

@@ -90,7 +90,7 @@ class EtcdStore:
         return Backup(self.revision, dict(self._items), leases)
 
     def restore(self, backup: Backup, *, renamed: bool) -> None:
-        """Of one that is away; `renamed`: as another cluster."""
+        """Restore a backup into an etcd that is away; `renamed`: as another cluster."""
         self.cluster += renamed
         self.revision, self._items = backup.revision, dict(backup.items)
         self._leases = {number: _Lease(seconds, 0.0) for number, seconds in backup.leases.items()}
@@ -98,7 +98,7 @@ class EtcdStore:
         self.history = [change for change in self.history if change[0] <= self.revision]
 
     def in_sync(self) -> dict[str, frozenset[str]]:
-        """By the key of a group's record: who may be elected."""
+        """The electable nodes by the key of their group's record."""
         return {
             key: read_record(item.value).in_sync
             for key, item in self._items.items()
@@ -106,7 +106,7 @@ class EtcdStore:
         }
 
     def delete_record(self, group: str) -> None:
-        """As an operator does."""
+        """Delete a group's record, as an operator does."""
         self._write([Delete(key) for key in self._items if key.endswith(f"/{group}/record")])
 
     def compact(self) -> None:
@@ -115,7 +115,7 @@ class EtcdStore:
         self.history = [change for change in self.history if change[0] >= self.revision]
 
     def end_leases(self) -> None:
-        """Those whose time is over, with their keys."""
+        """End the leases whose time is over, with their keys."""
         if self.is_away:
             return
         now = self._loop.time()
@@ -137,7 +137,7 @@ class EtcdStore:
         return TxnOutcome(True, self.cluster, self.revision)
 
     def changes(self, prefix: str, revision: int) -> News:
-        """Since that revision."""
+        """The changes since a revision."""
         if revision < self._compacted:
             raise Compacted(f"changes are kept from revision {self._compacted} on")
         changes = tuple(

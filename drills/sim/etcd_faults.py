@@ -54,7 +54,7 @@ class EtcdFaults:
         self._etcd.come_back()
 
     async def _cut_off(self) -> None:
-        """From one broker or all, in one direction or both."""
+        """Cut etcd off from one broker or all, in one direction or both."""
         brokers = self._names()
         if self._rng.random() < 0.7:
             brokers = [self._rng.choice(brokers)]

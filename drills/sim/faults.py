@@ -67,7 +67,7 @@ class Faults:
         }
 
     async def run(self) -> None:
-        """From now for `safety_s`; returns when everything is healed."""
+        """Make faults for `safety_s`; return when everything is healed."""
         plan, rng = self.plan, self.rng
         drawn = {**plan.weights, **plan.rare}
         kinds = [name for name, weight in drawn.items() if weight]
@@ -247,7 +247,8 @@ class Faults:
         disk.total_bytes = DISK_BYTES
 
     async def _failing_disk(self) -> None:
-        """One operation fails; somebody looks after a while and starts the broker again."""
+        """Let one operation of a disk fail; an operator looks after a while and starts the broker
+        again."""
         if node := self.victim():
             node.busy = True
             operation = self.rng.choice(("flush", "flush", "write"))
@@ -391,7 +392,7 @@ class Operator(ClientMachine):
         return max(living, key=lambda node: (node.log_end, node.name))
 
     async def promote(self, node: SimBroker) -> None:
-        """One order to the cluster; a refusal is an answer, too."""
+        """Give the cluster one order to promote; a refusal is an answer, too."""
         if self._busy.get(node.group):
             return
         self._busy[node.group] = True

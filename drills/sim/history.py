@@ -36,7 +36,7 @@ LATER = -1  # the queue of a message that comes to its queue when its time has c
 
 
 class Place(NamedTuple):
-    """Where a message lies."""
+    """The place of a message."""
 
     group: str
     queue: int

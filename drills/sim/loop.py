@@ -65,7 +65,7 @@ class _Handle(asyncio.Handle):
 
 
 class _TimerHandle(_Handle, asyncio.TimerHandle):
-    """The same at a time of its own."""
+    """A handle that runs at a time of its own."""
 
     __slots__ = ()
     _scheduled: bool  # asyncio's own, which its type stubs leave out
@@ -141,7 +141,7 @@ class SimLoop(asyncio.BaseEventLoop):
     # frozen processes
 
     def freeze(self, process: object) -> None:
-        """From now on no callback of `process` runs."""
+        """Run no callback of `process` from now on."""
         self.frozen.setdefault(process, [])
 
     def thaw(self, process: object) -> None:

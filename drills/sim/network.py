@@ -298,9 +298,8 @@ class SimNetwork:
         return self._rng.uniform(low, high)
 
     def draw_chunk(self) -> int:
-        """How much the next read may take: mostly a socket buffer full, sometimes next to
-        nothing.
-        """
+        """Draw the size of the next read: mostly a socket buffer full, sometimes next to
+        nothing."""
         if self._rng.random() < self._tiny_chunks:
             return self._rng.randint(1, 64)
         return self._rng.choice((1448, 16384, 65536, 262144))

@@ -77,7 +77,7 @@ class Past:
     isolated: list[Span] = field(default_factory=list)
 
     def lost_at(self) -> list[float]:
-        """When something of its disk may have gone."""
+        """The times at which a part of its disk may have been lost."""
         return [*self.aged_at, *(loss.start for loss in self.losses)]
 
 
@@ -206,7 +206,7 @@ class SimBroker:
             self.disk.kill()
 
     async def stop(self) -> None:
-        """In order, as SIGTERM does; what it cannot end in `STOP_S` ends as by `kill`."""
+        """Stop in order, as SIGTERM does; after `STOP_S` the rest ends as by `kill`."""
         broker, runtime = self.broker, self.runtime
         if broker is not None and self.up and not self.paused:
             with contextlib.suppress(SaturnError, OSError, TimeoutError):
@@ -222,7 +222,7 @@ class SimBroker:
             self.disk.power_off()
 
     def lose_power_inside(self, operations: int) -> None:
-        """In the n-th disk operation from now, at its boundary."""
+        """Lose power in the n-th disk operation from now, at its boundary."""
         left = operations
 
         def step(operation: str, path: str) -> None:
@@ -249,7 +249,7 @@ class SimBroker:
         await self.runtime.settle()
 
     def age(self) -> None:
-        """From now on its disk may lack anything that it had."""
+        """Note that from now on its disk may lack anything that it had."""
         self.past.aged_at.append(self.now)
 
     async def wipe(self) -> None:
@@ -261,7 +261,7 @@ class SimBroker:
         self.disk = self._new_disk()
 
     async def go_back_to(self, image: SimDisk) -> None:
-        """Of a dead machine: its disk is what `image` has."""
+        """Replace the disk of a dead machine by `image`."""
         self.age()
         self.saved += self.side_files()
         self.disk.restore(image)

@@ -36,7 +36,7 @@ class PowerCutOdds:
 
 @dataclass(slots=True)
 class Fates:
-    """How many pages and changes of names met which fate."""
+    """The number of pages, and of changes of names, by their fate."""
 
     kept: int = 0
     dropped: int = 0
@@ -144,7 +144,7 @@ class Inode:
             self.write_back(page)
 
     def write_back(self, page: int) -> None:
-        """One page reaches the platters, unless it counts as clean."""
+        """Write one page to the platters, unless it counts as clean."""
         begin, end = page * PAGE, (page + 1) * PAGE
         content = bytes(self.current[begin:end])
         if self.lies.get(page) != content:
@@ -221,7 +221,7 @@ class _Change:
 
 
 class Names:
-    """Which path names which file, for the running system (`current`) and on the platters."""
+    """The names of files, for the running system (`current`) and on the platters."""
 
     def __init__(self) -> None:
         self.current: dict[str, Inode] = {}
@@ -273,7 +273,7 @@ class Names:
         return left
 
     def copy(self) -> Names:
-        """The same tree once more, files and what is not durable included."""
+        """A copy of the tree, with its files and its changes that are not durable."""
         copies: dict[int, Inode] = {}
 
         def copied(inode: Inode) -> Inode:

@@ -168,7 +168,8 @@ class SimPlan:
         )
 
     def with_rare(self, rng: random.Random, rare: dict[str, int]) -> SimPlan:
-        """The same with these faults. Without an operator the cluster must help itself."""
+        """The same plan with these faults. In some runs there is no operator, and the cluster must
+        help itself."""
         if not rare:
             return self
         patience = math.inf if rng.random() < ALONE else self.patience_s
@@ -176,7 +177,7 @@ class SimPlan:
         return replace(self, rare=rare, patience_s=patience, weights=weights)
 
     def with_election(self, rng: random.Random, names: Collection[str] | None = None) -> SimPlan:
-        """The same with an etcd, and without an operator; `names`: etcd has these faults only."""
+        """The same plan with an etcd, and without an operator; `names`: the only faults of etcd."""
         lease_s = rng.randint(3, 5)
         rare = {n: weight for n, weight in ETCD_RARE.items() if rng.random() > 1 - ETCD_RARE_CHANCE}
         faults = ETCD_FAULTS | rare

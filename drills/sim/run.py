@@ -137,7 +137,7 @@ def _mutated(name: str | None) -> AbstractContextManager[object]:
 
 
 def run_seed(seed: int, mutant: str | None = None, *, election: bool = False) -> SimReport:
-    """One seed of many: some are run twice, and must do the same to the last step."""
+    """Run one seed of many: some are run twice, and must do the same to the last step."""
     run = partial(simulate, seed, mutant, election=election)
     report = run()
     if seed % AGAIN_EVERY == 0 and run().trace_hash != report.trace_hash:

@@ -96,7 +96,7 @@ class Sinks(ClientMachine):
         await asyncio.gather(*tasks)
 
     async def _task(self, key: PartitionKey) -> None:
-        """Until it is published, by this try or another."""
+        """Stage and publish a partition until it is published, by this try or another."""
         while True:
             try:
                 if await self._try(key):

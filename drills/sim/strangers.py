@@ -115,8 +115,8 @@ class Strangers:
         await _stop(clone)
 
     async def _new_slave(self) -> None:
-        """One more slave joins, the others are cut off, and soon after it counts its master loses
-        its power."""
+        """Add a slave that alone follows the master, which loses its power soon after the slave
+        counts."""
         master = self._faults.victim(masters_only=True)
         if master is None or self._new >= NEW_SLAVES or not self._faults.may_age(master):
             return
@@ -220,7 +220,8 @@ class SimForeignCluster:
         await asyncio.sleep(2 * plan.tables_s + 2 * plan.offsets_s)
 
     async def _commit_offsets(self, history: SimHistory) -> None:
-        """Of this cluster's groups, there as here: all that was sent."""
+        """Commit offsets for this cluster's groups at the foreign master: as if all sent messages
+        were consumed."""
         master = next(node for node in self._nodes if node.leads)
         for queue in range(self._cluster.plan.queues):
             end = history.ends.get((self._group, queue), 0)
@@ -270,7 +271,7 @@ class SimForeignCluster:
             await nameserver.kill()
 
     def moves_here(self, dials: bool) -> None:
-        """It is configured for this cluster; `dials`: with its master's HA address, too."""
+        """Configure the node for this cluster; `dials`: with its master's HA address, too."""
         self._home = self._cluster.nameservers
         if dials:
             ip = self._cluster.master_of(self._group).ip

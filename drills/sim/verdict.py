@@ -106,8 +106,8 @@ class Verdict:
         ]
 
     def _two_masters(self) -> None:
-        """Between acknowledgements of two nodes, which one sender got one after the other, there
-        was a promotion."""
+        """Check that a promotion lies between acknowledgements of two nodes that came one after the
+        other."""
         found = []
         acked: dict[str, list[tuple[float, float, str]]] = {}
         for value, ack in self._e.history.acked.items():
@@ -175,7 +175,8 @@ class Verdict:
         return self._may_go(delivery.place.group, at, by)
 
     def _skips(self, group: str) -> None:
-        """In order, and nothing passed over: what is in the log, the reader had before."""
+        """Check that the reader skipped no message: before a delivery it had all earlier messages
+        of the log."""
         skipped = []
         newest: dict[tuple[str, int], int] = {}
         for delivery in self._e.history.deliveries[group]:
@@ -188,7 +189,7 @@ class Verdict:
         self._add(f"I5 {group} skipped", skipped)
 
     def _lanes(self) -> None:
-        """Of one lane and one queue, what stayed lies in the order of the sends."""
+        """Check that the messages of one lane and one queue lie in the order of the sends."""
         wrong = []
         for lane in self._e.history.lanes():
             before: dict[tuple[str, int], tuple[int, str]] = {}

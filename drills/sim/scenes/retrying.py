@@ -174,7 +174,7 @@ async def _hang() -> object:
 
 
 class Misbehaving(Retrying):
-    """The same with answers that are none, exceptions that are no errors, and calls that hang."""
+    """Listeners with invalid answers, exceptions that are no errors, and calls that hang."""
 
     topic, group = "abused", "misbehaving"
     failures = (

@@ -99,11 +99,11 @@ class Scene:
         raise NotImplementedError
 
     async def encore(self) -> None:
-        """The same once more, on a cluster without faults."""
+        """Play once more, on a cluster without faults."""
         raise NotImplementedError
 
     async def listen(self, member: SceneConsumer, message: ReceivedMessage) -> object:
-        """One message at one member."""
+        """Take one message at one member."""
         self.note(message)
         return None
 
@@ -164,7 +164,7 @@ class Scene:
         return found.value or "?"
 
     async def join(self) -> SceneConsumer:
-        """One more member."""
+        """Add one more member."""
         self._machines += 1
         member = SceneConsumer(self, self._machines, self.listen, **self.member_options())
         self.members.append(member)
@@ -220,7 +220,7 @@ class Scene:
             await asyncio.sleep(0.2)
 
     async def pause(self, messages: int) -> None:
-        """Between two of so many messages of a lane."""
+        """Pause between two of so many messages of a lane."""
         if not self.calm():
             await asyncio.sleep(self.rng.uniform(0.0, 2 * self.plan.safety_s / messages))
 
@@ -239,7 +239,8 @@ class Scene:
         work: Callable[[], Coroutine[Any, Any, None]],
         is_so: Callable[[SimBroker], bool],
     ) -> None:
-        """The same until it is so on every node: a group may not have been there to be asked."""
+        """Repeat an order until it holds on every node: a group may have been away when it was
+        given."""
         while True:
             await self.order(work)
             with contextlib.suppress(TimeoutError):
@@ -249,7 +250,8 @@ class Scene:
                     return
 
     async def create(self, queues: int) -> None:
-        """With so many queues, on every node: no promise covers a topic before that."""
+        """Create the topic with so many queues on every node: no promise covers a topic before
+        that."""
 
         def knows(node: SimBroker) -> bool:
             topic = node.serving.context.topics.get(self.topic) if node.serving else None

@@ -31,7 +31,7 @@ LOOK_S = 0.2
 
 
 class Counts(NamedTuple):
-    """Of the topic's queues, on each broker."""
+    """The numbers of the topic's queues, on each broker."""
 
     write: int
     read: int
@@ -41,8 +41,8 @@ ALL = Counts(QUEUES, QUEUES)
 
 
 class DrainedQueues(NamedTuple):
-    """At this time the operator was told that nothing is left from queue `fewer` on; `missing` is
-    what the group had not got."""
+    """A time at which the operator learned that the queues from `fewer` on are drained; `missing`
+    are the messages that the group had not got."""
 
     at: float
     fewer: int
@@ -95,7 +95,8 @@ class Shrinking(Scene):
         await self._alter(Counts(write=fewer, read=fewer))
 
     async def _alter(self, counts: Counts) -> None:
-        """On every node, no promise covers it before that; under sends."""
+        """Change the queues on every node, under sends; no promise covers the change before
+        that."""
         self.fault("queues changed", f"{counts}")
         self.spawn(self._send_all())
         alter = self.cluster.operator.admin.alter_topic

@@ -28,7 +28,7 @@ class Spreading(Scene):
             await self.pause(bursts)
 
     async def _burst(self, counter: int) -> None:
-        """To all queues, to any, and by a key."""
+        """Send to all queues, to any queue, and by a key."""
         places = [
             MessageQueue(self.topic, group, queue)
             for group in self.cluster.groups

@@ -22,7 +22,7 @@ LOCK_S = 65.0
 
 @dataclass
 class Call:
-    """Of the listener, for a message of `queue`."""
+    """One call of the listener, for a message of `queue`."""
 
     member: str
     queue: tuple[str, int]
