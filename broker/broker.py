@@ -56,7 +56,7 @@ class Broker:
     def __init__(
         self, config: BrokerConfig, runtime: Runtime, disk: Disk, ballot: Ballot | None = None
     ) -> None:
-        """With a `ballot` it takes part in elections."""
+        """With a `ballot` the broker takes part in elections."""
         self.config = config
         self.failures = Failures()
         self.loop_watch = LoopWatch(runtime)
@@ -74,7 +74,7 @@ class Broker:
         self._unsaved = ""  # the tables that could not be saved at the end
         self._closed = False
 
-    # what others see of it
+    # the visible state
 
     @property
     def ground(self) -> Groundwork:
@@ -96,12 +96,12 @@ class Broker:
 
     @property
     def address(self) -> str:
-        """As clients are told; empty while it does not listen."""
+        """The address that clients are told; empty while the broker does not listen."""
         return self._listening.address
 
     @property
     def ha_address(self) -> str:
-        """As slaves are told."""
+        """The address that slaves are told."""
         return self._ground.context.ha_address if self._ground is not None else ""
 
     @property
@@ -120,7 +120,7 @@ class Broker:
         return self.replication.failover.state()
 
     def validate(self) -> None:
-        """AssertionError: what this broker knows contradicts itself."""
+        """Check the broker's state. AssertionError: it contradicts itself."""
         ground, messaging, replication = self.ground, self.messaging, self.replication
         ground.gate.validate()
         ground.context.validate()
@@ -267,12 +267,12 @@ class Broker:
         if ground is None or parts is None or handler is None:
             raise UnsupportedRequest(f" request type {request.code} not supported")
         if not ground.gate.is_open:
-            raise SystemBusy("the log is being cut to what the master has; try again")
+            raise SystemBusy("the log is being cut to that of the master; try again")
         if self.store.in_group and request.code in APPENDING:
             parts.messaging.staging.park(endpoint, request)
             return
         if request.code not in SENDS:
-            ground.advancer.catch_up()  # it may ask for what was acknowledged a moment ago
+            ground.advancer.catch_up()  # it may ask for messages acknowledged a moment ago
         self.loop_watch.last_request = request.code
         try:
             handler(endpoint, request)
@@ -336,5 +336,5 @@ class Broker:
         await ground.persistence.save_changed()
         if ground.persistence.unsaved:
             files = ", ".join(ground.persistence.unsaved)
-            self._unsaved = f"what changed last is not in {files}"
+            self._unsaved = f"the last changes are not in {files}"
             log.critical("%s: it is lost", self._unsaved)

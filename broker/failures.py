@@ -19,7 +19,7 @@ SHOWN = 200  # characters of the last failure
 
 
 class Failures:
-    """Of one broker since its start."""
+    """The failures of one broker since its start."""
 
     def __init__(self) -> None:
         self.count = 0

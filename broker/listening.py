@@ -37,7 +37,7 @@ class Listening:
         self._runtime = runtime
         self._accept = accept
         self._listeners: list[Listener] = []
-        self.host = ""  # as clients are told
+        self.host = ""  # the host that clients are told
         self.address = ""  # the same, with the port
         self.store_host = b""  # the same, as frames store it
 

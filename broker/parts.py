@@ -105,8 +105,8 @@ class Parts:
 
 
 def build_parts(ground: Groundwork, supervisor: Supervisor, ballot: Ballot | None) -> Parts:
-    """The context has the addresses of this node by now. With a `ballot` it takes part in
-    elections."""
+    """Make the parts; the context has the addresses of this node by now. With a `ballot` the node
+    takes part in elections."""
     durability = _durability(ground)
     messaging = _messaging(ground, durability)
     replication = _replication(ground, durability, messaging, supervisor, ballot)
@@ -359,7 +359,8 @@ def _connect(ground: Groundwork, parts: Parts) -> None:
 
 
 def _connect_advancer(ground: Groundwork, parts: Parts) -> None:
-    """These parts advance watermarks, and the advancer wakes them when one has risen."""
+    """Connect the parts that advance watermarks with the advancer, which wakes them when one has
+    risen."""
     c, advancer = ground.context, ground.advancer
     durability, messaging, replication = parts.durability, parts.messaging, parts.replication
     pulls = messaging.pulls
@@ -386,7 +387,7 @@ def _connect_advancer(ground: Groundwork, parts: Parts) -> None:
 
 
 def _connect_context(ground: Groundwork, parts: Parts) -> None:
-    """The answers that every part may ask the context for come from parts that have it."""
+    """Give the context the answers that every part may ask it for."""
     c, master, elections = ground.context, ground.master, parts.replication.elections
     c.enough_replicas, c.copies_in_sync = master.enough_replicas, master.copies_in_sync
     c.flush_keeps_up = parts.durability.flush.keeps_up

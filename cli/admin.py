@@ -44,7 +44,7 @@ def _nodes(client: Any, broker: str | None) -> list[Any]:
 def status(
     broker: Broker = None, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
 ) -> None:
-    """How far each broker is, how full its disk is, for how long its loop stood still at most, and
+    """Show the positions of each broker, how full its disk is, the longest stop of its loop, and
     whether it takes sends.
 
     Exit status 1 when one does not.

@@ -190,7 +190,7 @@ def _drills(
 
 
 def _tell(done: Any) -> None:
-    """One line for a drill that ended, more if it failed; on standard error."""
+    """Print one line for a drill that ended, more if it failed; on standard error."""
     what = f"{done.name}, mode {done.mode}, seed {done.seed}"
     if done.skipped:
         print(f"{what}: skipped: {done.skipped}", file=sys.stderr)

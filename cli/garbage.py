@@ -25,7 +25,7 @@ def begin() -> None:
 
 
 def look() -> None:
-    """To be called every `EVERY_S`."""
+    """Look for garbage; call it every `EVERY_S`."""
     if gc.get_count()[2]:
         _collect()
 

@@ -108,7 +108,7 @@ def lag(
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """How far a group is behind, for each queue."""
+    """Show how far a group is behind, for each queue."""
     with admin(nameserver) as client:
         _known(client, group)
         found = client.group_lag(group, topic)
@@ -256,7 +256,7 @@ def reset_offset(
 
 @dataclass(frozen=True)
 class Goal:
-    """Where a reset goes to: a time, or an offset of one queue."""
+    """The goal of a reset: a time, or an offset of one queue."""
 
     timestamp_ms: int
     offset: int | None = None
@@ -271,7 +271,7 @@ class Goal:
         return Goal(moment)
 
     def arguments(self, queue: Any) -> dict[str, Any]:
-        """Those of Admin.reset_offsets and preview_reset; `queue` is None for all."""
+        """The arguments of Admin.reset_offsets and preview_reset; `queue` is None for all."""
         return {"timestamp_ms": self.timestamp_ms, "queue": queue, "offset": self.offset}
 
 

@@ -600,7 +600,7 @@ def _tail(node: Node, count: int = 12) -> str:
 
 @contextlib.contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    """One cluster command at a time per data directory."""
+    """Let one cluster command at a time work in a data directory."""
     with open(root / ".lock", "w", opener=_private) as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -648,5 +648,5 @@ def write_ready(path: str | os.PathLike[str], facts: dict[str, Any]) -> None:
 
 
 def default_data() -> Path:
-    """Where `saturnmq cluster` keeps its nodes when --data does not say."""
+    """The directory in which `saturnmq cluster` keeps its nodes without --data."""
     return Path(os.environ.get("SATURNMQ_DATA") or "saturnmq-data")

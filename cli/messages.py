@@ -144,7 +144,8 @@ class LineSender:
             raise BrokenPipeError
 
     def send(self, body: bytes, key_field: str | None, tag: str | None) -> None:
-        """One line; one that cannot be sent counts as not acknowledged, the next ones go on."""
+        """Send one line; a line that cannot be sent counts as not acknowledged, and the next ones
+        go on."""
         from saturnmq import Message, SaturnError
 
         self._room.acquire()
@@ -267,7 +268,7 @@ def _print_message(message: Any, as_json: bool) -> None:
 
 
 def facts(message: Any) -> dict[str, Any]:
-    """One received message as JSON can say it."""
+    """The facts of one received message, as JSON can hold them."""
     return {
         "topic": message.topic,
         "broker": message.broker_name,

@@ -55,7 +55,7 @@ class Repeats:
         self._windows: dict[LogCallSite, tuple[float, int]] = {}  # when each began, lines since
 
     def number(self, place: LogCallSite, now: float) -> int:
-        """Of one more line of `place`, from 1 on."""
+        """The number of one more line of `place`, from 1 on."""
         began, count = self._windows.get(place, (now, 0))
         self._windows[place] = began, count + 1
         return count + 1

@@ -121,7 +121,7 @@ def nameserver(
 
 
 def hand_over(runtime: Any, signing: Any) -> Any:
-    """How a nameserver that is asked to elect a master does it; `mqadmin` waits 3 s."""
+    """Hand a group over for a nameserver that is asked to elect a master; `mqadmin` waits 3 s."""
     from saturnmq.client.admin.handover import Succession
     from saturnmq.client.core import ClientCore
 
@@ -174,7 +174,7 @@ def broker(
 
 
 def _warn_of_readers(root: str) -> None:
-    """Of a store that was made when others could read it."""
+    """Warn of a store that was made when other users could read it."""
     with contextlib.suppress(OSError):
         if os.stat(root).st_mode & stat.S_IROTH:
             log.warning(

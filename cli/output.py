@@ -106,7 +106,7 @@ def may_destroy(
 
 
 def emit(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document on standard output."""
     print(json.dumps(value, default=str))
 
 
@@ -192,7 +192,7 @@ def late_bar(what: str, unit: int = 1) -> Iterator[Callable[[int, int], None]]:
 
 
 def bytes_bar(what: str) -> contextlib.AbstractContextManager[Callable[[int, int], None]]:
-    """As `late_bar`, of bytes, in MiB."""
+    """A bar as `late_bar`, in MiB of bytes."""
     return late_bar(f"{what}, MiB", MIB)
 
 

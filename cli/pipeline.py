@@ -338,7 +338,7 @@ def report(
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
-    """How topics are used, on a page of HTML and as JSON: rates, sizes, delays, keys, lags."""
+    """Show the use of topics, on a page of HTML and as JSON: rates, sizes, delays, keys, lags."""
     where = _where(store, broker_name, trust_tail, nameserver, read_from)
     since_ms = None if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
     with _session("report", master) as spark:

@@ -146,7 +146,7 @@ class Upgrade:
             time.sleep(LOOK_S)
 
     def _name(self, address: str) -> str:
-        """Of the node that registers as that."""
+        """The name of the node that registers under this address."""
         names = (node.name for node in self._brokers if node.registers_as() == address)
         return next(names, address)
 

@@ -49,7 +49,7 @@ CHUNK_BYTES = 16 << 20
 
 
 class RestoreSelection(NamedTuple):
-    """Which messages to look at; None = all. Times of the store in ms, both inclusive."""
+    """The messages to look at; None = all. Times of the store in ms, both inclusive."""
 
     topic: str | None = None
     key: str | None = None
@@ -278,7 +278,7 @@ class Restoration:
 
 
 def _group_end(message: ReceivedMessage) -> int:
-    """Where the group of a marker ends."""
+    """The end of a marker's atomic batch."""
     frame = decode_frame(message.frame, 0, None, False)
     return read_marker(frame).end if isinstance(frame, Frame) else 0
 

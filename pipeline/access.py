@@ -104,7 +104,7 @@ class Access(Protocol):
         """The first message stored at that time or later; the queue's end if there is none."""
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int]:
-        """Where the group goes on, of those queues that it has read."""
+        """The offsets at which the group goes on, in those queues that it has read."""
 
     def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Set where the group goes on."""

@@ -316,7 +316,7 @@ class ClusterAccess:
     # -- who is asked ----------------------------------------------------------------------------
 
     def _addresses(self, topic: str, broker: str, *, refresh: bool = False) -> dict[int, str]:
-        """Of a broker's replicas, by number."""
+        """The addresses of a broker's replicas, by number."""
         route = self._route(topic, refresh=refresh)
         data = None if route is None else route.broker(broker)
         return {} if data is None else data.addresses
@@ -387,7 +387,7 @@ class ClusterAccess:
 
 
 class _Cutting(NamedTuple):
-    """How ranges are cut."""
+    """The limits by which ranges are cut."""
 
     max_bytes: int
     max_rows: int

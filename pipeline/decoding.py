@@ -231,7 +231,7 @@ def _corrupt(where: str, offset: int, why: str) -> str:
 
 
 def _behind_damage(data: memoryview, pos: int) -> int:
-    """Where the next frame begins behind what is no frame at `pos`; the end if there is none."""
+    """The start of the next frame behind damage at `pos`; the end if there is none."""
     size = int.from_bytes(data[pos : pos + 4], "big", signed=True)
     if size >= 8 and pos + size <= len(data):
         end = pos + size

@@ -41,7 +41,7 @@ class Elsewhere(SaturnError):
 
 
 class Fetch:
-    """How far a range is read, and what is made of each answer."""
+    """The progress of reading a range, and the handling of each answer."""
 
     def __init__(
         self, piece: Range, decoding: Decoding, decoder_for: Callable[[str], Decoder]
@@ -71,7 +71,7 @@ class Fetch:
     def request(
         self, java: bool, chunk_bytes: int, group: str, offset: int | None = None
     ) -> Command:
-        """For the messages from `offset` on, or from where the reading is."""
+        """A request for the messages from `offset` on, or from the place where the reading is."""
         offset = self.offset if offset is None else offset
         ext = place(self.piece.queue)
         if java or not self._decoding.takes_all:
@@ -92,7 +92,8 @@ class Fetch:
         return Command.request(RequestCode.READ_QUEUE, ext)
 
     def following(self, answer: Command) -> int:
-        """Where to go on. Elsewhere if this replica has nothing there; DataLoss if nobody has."""
+        """The offset to go on at. Elsewhere: this replica has nothing there; DataLoss: no replica
+        has."""
         try:
             offset = min(int(answer.ext["nextBeginOffset"]), self.end)
             least = int(answer.ext["minOffset"])
@@ -130,7 +131,7 @@ class Fetch:
 
 
 class Patience:
-    """How long one range may go without a message, and what stood in its way."""
+    """The time for which one range may go without a message, and the obstacles that it met."""
 
     def __init__(self, where: Where, piece: Range) -> None:
         self._where = where

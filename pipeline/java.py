@@ -46,8 +46,8 @@ class JavaMissing(SaturnError):
 
 
 class Java(NamedTuple):
-    """One Java: its home directory, its feature version (17, 21, ...), whether it has the module
-    that Spark always asks for."""
+    """One Java: its home directory, its feature version (17, 21, ...), and whether it has the
+    module that Spark always asks for."""
 
     home: Path
     major: int

@@ -35,7 +35,7 @@ def to_json(offsets: Mapping[MessageQueue, int], plan: Any = None) -> dict[str, 
 
 
 def dumps(offsets: Mapping[MessageQueue, int]) -> str:
-    """The same as text."""
+    """The offsets as JSON text."""
     return json.dumps(to_json(offsets), separators=(",", ":"))
 
 

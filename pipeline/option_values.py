@@ -121,7 +121,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Option:
-    """How an option is read and what it is for; `default` is written as a user would write it."""
+    """One option: its reading and its purpose; `default` is written as a user would write it."""
 
     read: Callable[[str, str], Any]
     about: str

@@ -54,8 +54,8 @@ SQL_PREFIX = "sql:"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to start or end: `word` (earliest, latest, group), else `offsets`, else a time for all
-    queues, else times by queue."""
+    """A start or an end of a read: `word` (earliest, latest, group), else `offsets`, else a time
+    for all queues, else times by queue."""
 
     word: str = ""
     offsets: Mapping[MessageQueue, int] | None = None
@@ -95,7 +95,7 @@ class SourceOptions:
     pushdown: bool = False
 
     def decoding(self, columns: Columns) -> Decoding:
-        """How the tasks are to decode frames."""
+        """The options by which tasks decode frames."""
         return Decoding(
             columns,
             self.mode,
@@ -412,7 +412,8 @@ def _which(values: Mapping[str, Any]) -> tuple[tuple[str, ...], str, tuple[Messa
 
 
 def _position(values: Mapping[str, Any], which: str) -> Position | None:
-    """As in Kafka's connector a time for all goes before times by queue, these before offsets."""
+    """The position that the options give. As in Kafka's connector a time for all goes before times
+    by queue, these before offsets."""
     for name in (f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"):
         if name in values:
             found: Position = values[name]

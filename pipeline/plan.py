@@ -138,8 +138,9 @@ def _join(partition: list[Range], piece: Range) -> None:
 
 
 def share(backlog: Mapping[MessageQueue, int], limit: int) -> dict[MessageQueue, int]:
-    """How much of `limit` each queue gets: in proportion to its backlog, at least one each, so that
-    a huge queue does not starve small ones. With more queues than `limit` the longest get one."""
+    """The part of `limit` that each queue gets: in proportion to its backlog, at least one each, so
+    that a huge queue does not starve small ones. With more queues than `limit` the longest get
+    one."""
     waiting = {queue: rows for queue, rows in sorted(backlog.items()) if rows > 0}
     total = sum(waiting.values())
     if total <= limit:

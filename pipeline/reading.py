@@ -37,7 +37,7 @@ def decoder(decoding: Decoding, broker: str) -> Decoder:
 
 
 class ReadTally:
-    """How many messages of a range were given and lost."""
+    """The numbers of messages of a range that were given and lost."""
 
     def __init__(self, piece: Range, decoding: Decoding) -> None:
         self._piece = piece

@@ -153,8 +153,8 @@ def check_columns(schema: Any, options: SinkOptions) -> tuple[str, ...]:
 
 
 def selector_for(columns: list[str] | tuple[str, ...], options: SinkOptions) -> str:
-    """How rows find their queue: as the option says, else by the columns there are, the more exact
-    one first. ConfigError if the column that the option needs is missing."""
+    """The selector that finds a row's queue: by the option, else by the columns there are, the more
+    exact one first. ConfigError if the column that the option needs is missing."""
     asked = options.queue_selector
     if asked == SHARDING_KEY and "shardingKey" not in columns:
         raise ConfigError("queueSelector=shardingKey needs a column 'shardingKey'; add it")

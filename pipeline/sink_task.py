@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TaskIdentity(NamedTuple):
-    """Of the rows of one task."""
+    """The identity of the rows of one task."""
 
     sink: str
     epoch: int

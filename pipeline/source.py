@@ -51,7 +51,7 @@ def batch_reader(given: Mapping[str, str], schema: Any) -> DataSourceReader:
 
 
 def plan_of(options: SourceOptions) -> ReadPlan:
-    """How batches are cut that begin under these options."""
+    """The plan by which batches are cut that begin under these options."""
     return ReadPlan(
         options.partitions or len(os.sched_getaffinity(0)),
         options.max_bytes_per_partition,

@@ -82,7 +82,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(resolve_offsets.starting(self._place, self._options, self._bounds, LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One kind of what the options say; `latestOffset` obeys all of them."""
+        """One of the limits in the options; `latestOffset` obeys all of them."""
         options = self._options
         if options.max_offsets_per_trigger:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -169,7 +169,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return waiting
 
     def _within(self, queue: MessageQueue, start: int, rows: int, room: int) -> int:
-        """How many of the `rows` from `start` on weigh no more than `room`; at least one."""
+        """The number of `rows` from `start` on that weigh no more than `room`; at least one."""
         at, end = start, start + rows
         while at < end and (room > 0 or at == start):
             rest = Range(*queue, at, end)

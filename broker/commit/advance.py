@@ -110,7 +110,7 @@ class WatermarkAdvancer:
             self._schedule()  # one bounded step per turn, so that requests keep being served
 
     def _dispatch(self) -> None:
-        """One bounded step of reput."""
+        """Run one bounded step of reput."""
         store = self._c.store
         try:
             arrivals = store.reput()

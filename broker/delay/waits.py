@@ -80,8 +80,8 @@ class Waits:
         return self._start if since is None else since
 
     def due(self, offset: int, stored: float) -> float:
-        """When the message at `offset`, which is before `end`, is due; `stored` is its store time
-        on the steady clock, inf if that cannot be told."""
+        """The time at which the message at `offset`, which is before `end`, is due; `stored` is its
+        store time on the steady clock, inf if that is not known."""
         since = self._since(offset)
         return self._delay + (min(stored, self._start) if since is None else since)
 

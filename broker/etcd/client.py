@@ -69,7 +69,7 @@ _CHANNEL = (
 
 @dataclass(frozen=True)
 class EtcdAccess:
-    """How etcd is reached. Files are paths; empty: not used."""
+    """The way to reach etcd. Files are paths; empty: not used."""
 
     endpoints: tuple[str, ...]  # HOST:PORT
     user: str = ""

@@ -39,21 +39,21 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Doors:
-    """What the broker does for it."""
+    """The actions of the broker that instructions need."""
 
     save: Callable[[], Awaitable[None]]  # the role is on the disk when this returns
     saved_soon: Callable[[], None]
-    cut_torn: Callable[[], Awaitable[None]]  # a last frame that never came whole
-    # What the topic table says of the log behind its end is over: a master writes anew there. Not
-    # before it is one: until then the same bytes may come back.
+    cut_torn: Callable[[], Awaitable[None]]  # remove a last frame that never came whole
+    # Entries of the topic table about offsets behind the log's end do not count any more: a master
+    # writes anew there. Before it is one, the same bytes may come back.
     keep_within: Callable[[], Awaitable[None]]
-    cut: Callable[[int, str], Awaitable[None]]  # the log, at this offset, and why
-    put_back: Callable[[Truncated], Awaitable[None]]  # what of it goes on at the log's end
-    wake: Callable[[], None]  # the turn looks again at what is confirmed
-    lead: Callable[[], None]  # begin what only a master does
+    cut: Callable[[int, str], Awaitable[None]]  # truncate the log at this offset, for this reason
+    put_back: Callable[[Truncated], Awaitable[None]]  # append the part that continues the log
+    wake: Callable[[], None]  # have the advancer confirm again
+    lead: Callable[[], None]  # begin the work of a master
     retire: Callable[[], None]  # end it
-    merge_back: Callable[[str], Awaitable[None]]  # the tables of a slave that may know more
-    adopt: Callable[[str], Awaitable[None]]  # topics and groups, too: this node has forgotten them
+    merge_back: Callable[[str], Awaitable[None]]  # merge the tables of a slave that may know more
+    adopt: Callable[[str], Awaitable[None]]  # take a slave's tables: its own are forgotten
 
 
 class Executor:
@@ -136,7 +136,7 @@ class Executor:
             self.tell(event)
 
     def paused(self) -> None:
-        """This process stood still: others may have acted meanwhile."""
+        """Report that this process stood still: other nodes may have acted meanwhile."""
         self.tell_once(e.Paused())
 
     def note_floor(self) -> None:

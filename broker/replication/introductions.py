@@ -56,7 +56,8 @@ class MemberState:
 
     @property
     def position(self) -> tuple[int, int]:
-        """How new its log is: the positions of two members compare."""
+        """The newness of its log: of two members, the one with the greater position has the newer
+        log."""
         written = (epoch for epoch, start in reversed(self.epochs) if start < self.end)
         return next(written, 0), self.end
 

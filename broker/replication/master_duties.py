@@ -27,7 +27,7 @@ class MasterDuties:
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Those that a broker cancels when it stops."""
+        """The tasks that a broker cancels when it stops."""
         return [] if self._delivering is None else [self._delivering]
 
     def begin(self) -> None:

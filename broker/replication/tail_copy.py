@@ -29,7 +29,7 @@ TELL_S = 5.0
 
 
 class TailCopy:
-    """One copy."""
+    """One copy of a log's end, or of all of it."""
 
     def __init__(self, context: Context, wake: Callable[[], None]) -> None:
         self._c = context

@@ -118,7 +118,7 @@ class Words:
         )
 
     def conflict(self, log: LogState) -> str:
-        """Which member this log would contradict, and where; empty if none."""
+        """The member that this log would contradict, and the place; empty if there is none."""
         for member in self._members.values():
             found = common(log.epochs, log.end, member.epochs, member.end)
             shared = found[1] if found else 0

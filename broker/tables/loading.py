@@ -36,7 +36,7 @@ class TableFiles:
             table.load(file.load() or {})
         except MalformedFrame as error:
             raise StoreDamaged(
-                f"{file.path} is not what a broker writes ({error}): restore it, or delete it and "
+                f"{file.path} was not written by a broker ({error}): restore it, or delete it and "
                 "its .bak to start with an empty table"
             ) from error
         self._persistence.add(table, file)
@@ -86,7 +86,7 @@ def _load_topics(files: TableFiles, context: Context) -> None:
 
 
 def load_role(files: TableFiles, context: Context) -> None:
-    """The role that a promotion has given this node, else the configured one."""
+    """Load the role that a promotion has given this node, else the configured one."""
     role = context.role
     role.log_epoch = context.epochs.last
     files.load("role", role)

@@ -253,7 +253,7 @@ def _parts(
 
 
 def workers(spark: Any) -> int:
-    """How many tasks run at once."""
+    """The number of tasks that run at once."""
     return 1 if spark is None else int(spark.sparkContext.defaultParallelism)
 
 
@@ -371,7 +371,8 @@ def archive_by_spark(
     fail_on_data_loss: bool = True,
     max_bytes: int = MAX_BYTES,
 ) -> Archived:
-    """As `archive`, to whatever Spark can write to; the checkpoint lies in `to` as well."""
+    """Archive as `archive` does, to any file system that Spark can write to; the checkpoint lies in
+    `to` as well."""
     from pyspark.sql import functions as f
 
     _check(compression, mode)

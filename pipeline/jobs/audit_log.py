@@ -187,14 +187,15 @@ def _in_groups(parts: list[Any], groups: int) -> Iterator[tuple[int, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """So many messages whose id comes again, and offsets of some: the first's and the other's."""
+    """The number of messages whose id comes again, and offsets of some: the first's and the
+    other's."""
 
     count: int
     examples: list[tuple[int, int]]
 
 
 def find_repeated(parts: list[bytes]) -> Repeated:
-    """Among all messages of a group; two ids of one hash count, too."""
+    """Find repeated ids among all messages of a group; two ids of one hash count, too."""
     whole = np.concatenate([np.frombuffer(part, _ID) for part in parts])
     hashes = np.sort(whole["hash"])  # much cheaper than the order, which is rarely wanted
     if not (hashes[1:] == hashes[:-1]).any():

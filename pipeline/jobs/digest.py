@@ -65,7 +65,7 @@ class HourKey(NamedTuple):
 
 @dataclass(slots=True)
 class Total:
-    """So many messages, and the sum of their hashes mod 2**64."""
+    """A number of messages, and the sum of their hashes mod 2**64."""
 
     rows: int = 0
     sum: int = 0

@@ -21,7 +21,7 @@ _JOINED_BYTES = 8 << 20  # of entries that are held until they are put where the
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """Where one file lies and how far it is to be believed."""
+    """The place of one file, and the part of it that counts."""
 
     root: str
     start: int
@@ -46,7 +46,7 @@ class LogFile:
 
 @dataclass(slots=True)
 class FileReach:
-    """How far a file held frames."""
+    """The part of a file that held frames."""
 
     start: int
     end: int = 0
@@ -67,8 +67,8 @@ def log_files(disk: Disk, root: str, sizes: Sizes = UNKNOWN) -> tuple[SegmentFil
 
 
 def end_of_log(files: Sequence[LogFile], reached: Sequence[FileReach]) -> int:
-    """How many of `files`, from the first, belong to the log: behind a place from `cut_from` on
-    that holds no frame nothing does, though frames may follow."""
+    """The number of `files`, from the first, that belong to the log. Behind a place from `cut_from`
+    on that holds no frame nothing belongs to it, even if frames follow."""
     for number, (file, found) in enumerate(zip(files, reached, strict=True)):
         cut = file.cut_from is not None and found.end >= file.cut_from
         if found.end < file.end and cut:
@@ -103,8 +103,8 @@ def _touching_as_one(gaps: Iterable[Gap]) -> list[Gap]:
 
 
 def joined(runs: Iterable[Run]) -> Iterator[Run]:
-    """The same entries, each queue's in their order, in as few runs as there can be: producers that
-    take turns leave a run a message."""
+    """The same entries in as few runs as possible, each queue's in their order: producers that take
+    turns leave a run for each message."""
     held: dict[tuple[str, int], _Open] = {}
     size = 0
     for topic, queue_id, first, count, entries in runs:

@@ -142,14 +142,14 @@ class Archive:
         return sorted(name for name in names if name.endswith(".json") and name[0] != ".")
 
     def existing(self) -> list[Manifest]:
-        """As `manifests`; ConfigError if there is none."""
+        """The same as `manifests`; ConfigError if there is none."""
         found = self.manifests()
         if not found:
             raise ConfigError(f"{self.path} is no archive: it has no {MANIFESTS}/00000001.json")
         return found
 
     def full(self, file: DataFile) -> str:
-        """Where a file lies."""
+        """The full path of a file."""
         return os.path.join(self.path, file.path)
 
     # -- writing ----------------------------------------------------------------------------------
@@ -268,12 +268,13 @@ class ArchiveRun:
 
 
 def reached(manifests: Sequence[Manifest]) -> dict[MessageQueue, int]:
-    """Where the next run goes on in each queue."""
+    """The offset at which the next run goes on in each queue."""
     return {queue: end for each in manifests for queue, (_, end) in each.ranges.items()}
 
 
 def covered(manifests: Sequence[Manifest]) -> Ranges:
-    """Of each queue what lies in the archive: from the first offset to the last one's end."""
+    """The range of each queue that lies in the archive: from the first offset to the last one's
+    end."""
     result: Ranges = {}
     for each in manifests:
         for queue, (first, end) in each.ranges.items():

@@ -87,7 +87,7 @@ class _Built:
 
 
 class _SparkRebuild:
-    """One rebuild."""
+    """One rebuild on Spark."""
 
     def __init__(
         self, spark: Any, store: str, to: str, sizes: Sizes, progress: Progress | None
@@ -320,7 +320,7 @@ class _Slice:
 
 
 def _part(paths: Sequence[str], counts: Sequence[int], first: int, end: int) -> Iterator[_Part]:
-    """Where the keys [first, end) of all lie."""
+    """The parts of the files that have the keys [first, end), counted over all files."""
     at = 0
     for path, count in zip(paths, counts, strict=True):
         low, high = max(first - at, 0), min(end - at, count)

@@ -190,7 +190,7 @@ class _Footer:
         self.rows: int = self._metadata.num_rows
 
     def pieces(self) -> Iterator[Piece]:
-        """At row groups, about SLICE_BYTES each."""
+        """Cut a file at row groups into pieces of about SLICE_BYTES each."""
         first = rows = size = 0
         for number in range(self._metadata.num_row_groups):
             group = self._metadata.row_group(number)

@@ -42,7 +42,7 @@ _PLOTTED = 5  # topics, the biggest, that have a line in plots over time
 
 @dataclass(slots=True)
 class GroupLag:
-    """How far a group is behind on a topic."""
+    """The lag of a group on a topic."""
 
     group: str
     topic: str
@@ -110,7 +110,8 @@ class UsageReport:
         }
 
     def returned(self) -> list[dict[str, Any]]:
-        """Of every retry and dead-letter topic: whose messages, and how often they were tried."""
+        """The messages in every retry and dead-letter topic: their group, and how often they were
+        tried."""
         found = []
         for name, usage in sorted(self.topics.items()):
             for prefix, kind in ((RETRY_PREFIX, "retry"), (DLQ_PREFIX, "given up")):
@@ -203,13 +204,13 @@ def _look_at(part: Sequence[Range], *, where: Where) -> dict[str, Usage]:
 
 
 def _lags(where: Where, access: Access, topics: Sequence[str]) -> list[GroupLag]:
-    """Of every group on every topic that it has read."""
+    """The lag of every group on every topic that it has read."""
     lags = _lags_in(where.path, access, topics) if where.path else _lags_at(where.nameservers)
     return [GroupLag(*key, lag) for key, lag in sorted(lags.items()) if key[1] in topics]
 
 
 def _lags_in(path: str, access: Access, topics: Sequence[str]) -> dict[tuple[str, str], int]:
-    """As the tables of a store directory say."""
+    """The lags according to the tables of a store directory."""
     file = ConfigFile(NativeDisk(), posixpath.join(path, "config", "consumerOffset.json"))
     table = (file.load() or {}).get("offsetTable") or {}
     bounds = access.bounds(topics)
@@ -226,7 +227,7 @@ def _lags_in(path: str, access: Access, topics: Sequence[str]) -> dict[tuple[str
 
 
 def _lags_at(nameservers: Sequence[str]) -> dict[tuple[str, str], int]:
-    """As the brokers say."""
+    """The lags according to the brokers."""
     lags: dict[tuple[str, str], int] = {}
     with Admin(list(nameservers)) as admin:
         for group in admin.list_groups():
@@ -253,7 +254,7 @@ def _read_earlier(path: str) -> dict[str, Any]:
 
 
 def _compare(found: UsageReport, earlier: dict[str, Any]) -> None:
-    """How fast each lag has changed since."""
+    """Note the speed at which each lag has changed since an earlier report."""
     seconds = (found.made - datetime.fromisoformat(earlier["made"])).total_seconds()
     before = {(row["group"], row["topic"]): row["lag"] for row in earlier["groups"]}
     for lag in found.lags:

@@ -75,8 +75,8 @@ def run_grouped(
     weights: Sequence[int] | None = None,
     progress: Progress | None = None,
 ) -> tuple[list[Result], list[Combined]]:
-    """As `run`, for work that also gives (group, bytes) pairs, groups being numbered from 0 to
-    `groups` - 1: all of a group go to one call of `combine`, through Spark's shuffle."""
+    """Run as `run` does, for work that also gives (group, bytes) pairs, groups being numbered from
+    0 to `groups` - 1: all of a group go to one call of `combine`, through Spark's shuffle."""
     if spark is None:
         return _grouped_here(work, combine, units, progress)
     if not units:

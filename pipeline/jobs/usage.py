@@ -27,7 +27,7 @@ _NO_ORIGIN = ""  # a message that came back and says no more where from
 
 @dataclass(slots=True)
 class Histogram:
-    """How many values lie in each class."""
+    """The number of values in each class."""
 
     counts: Any = field(default_factory=lambda: np.zeros(0, np.int64))
     most: int = 0
@@ -132,7 +132,7 @@ class Top:
 
 @dataclass(slots=True)
 class Amount:
-    """So many messages of so many bytes, frames counted."""
+    """A number of messages, and of their bytes, frames counted."""
 
     messages: int = 0
     bytes: int = 0
@@ -144,7 +144,7 @@ class Amount:
 
 @dataclass(slots=True)
 class Usage:
-    """Of one topic."""
+    """The usage of one topic."""
 
     queues: dict[tuple[str, int], Amount] = field(default_factory=dict)
     hours: dict[int, Amount] = field(default_factory=dict)

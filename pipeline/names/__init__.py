@@ -25,7 +25,7 @@ class DefaultSource(DataSource):
         return "saturnmq"
 
     def schema(self) -> Any:
-        """Of a read without a schema of the user's."""
+        """The schema of a read without a schema of the user's."""
         from saturnmq.pipeline.options import parse
 
         return parse(self.options, streaming=None).columns.spark_schema()

@@ -100,7 +100,7 @@ BARE_OPENINGS = {
     "protocol": 0,
     "store": 0,
     "nameserver": 0,
-    "broker": 1,
+    "broker": 0,
     "client": 0,
     "pipeline": 0,
     "cli": 0,
