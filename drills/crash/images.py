@@ -119,6 +119,7 @@ class Recoverer:
         self._report.recoveries += 1
         try:
             store = open_store(self._config, image, self._clock)
+            store.validate()
         except Exception as error:
             return None, [f"I10 the store does not open: {type(error).__name__}: {error}"]
         return store, self._checker.store(image, store, expected)

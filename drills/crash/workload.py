@@ -96,6 +96,7 @@ class StoreWorkload:
                 report.operations[name] += 1
                 getattr(self, f"_{name}")()
                 self._boundary(f"after {name}")
+                self.store.validate()
             self._end()
         except Violated:
             pass
