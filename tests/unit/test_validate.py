@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from broker_rig import config, connected, run, send, started
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.commit.ack import Waiting
 from saturnmq.broker.commit.gate import StoreGate
@@ -31,9 +32,7 @@ from saturnmq.store.derived.tombstones import Tombstone
 from saturnmq.store.log.atomic_batches import AtomicBatch
 from saturnmq.store.log.epochs import Epoch
 from saturnmq.store.message_store import MessageStore
-
-from ..rigs.broker_rig import config, connected, run, send, started
-from ..rigs.store_rig import dispatch, flush, message, new_disk, open_store
+from store_rig import dispatch, flush, message, new_disk, open_store
 
 Break = Callable[[Any], AbstractContextManager[None]]
 
