@@ -65,7 +65,7 @@ class ServerConnections:
         self._forget()
 
     def abandon(self, refusal: SaturnError) -> None:
-        """The same without a word to the servers: the connections belong to the parent process."""
+        """Drop the connections without a word to the servers: they belong to the parent process."""
         self._refusal = refusal
         self._forget()
 

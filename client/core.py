@@ -294,9 +294,9 @@ class ClientCore:
         self._consumers[group] = handler
 
     def subscription_version(self) -> int:
-        """Of a subscription made now. Brokers take the newest, so it is newer than every one
-        before, whatever the clock does; a time, as RocketMQ's are, because it must also be newer
-        than those of the process before this one."""
+        """The version of a subscription made now. Brokers take the newest, so it is newer than
+        every one before, whatever the clock does; it is a time, as in RocketMQ, because it must
+        also be newer than those of the process before this one."""
         self._newest_subscription = max(self._newest_subscription + 1, self.runtime.now_ms())
         return self._newest_subscription
 

@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 class NameserverRotation:
-    """One of the nameservers is in use. Loop thread only."""
+    """The nameservers, of which one is in use. Loop thread only."""
 
     def __init__(
         self, runtime: Runtime, connections: ServerConnections, addresses: Sequence[str]
     ) -> None:
-        """At least one address."""
+        """`addresses` has at least one address."""
         self._connections = connections
         self._addresses = addresses
         self._at = runtime.random.randrange(len(addresses))

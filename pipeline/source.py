@@ -109,10 +109,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushingReader(BatchReader):
-    """The same with option `pushdown`: filters make the ranges smaller before anything is read.
+    """A batch read with option `pushdown`: filters make the ranges smaller before the read.
 
-    Spark looks at every row again: what is left out here could not have passed, what is left in
-    still may not.
+    Spark checks every row again: rows that are left out here could not have passed, and rows that
+    stay still may not.
     """
 
     def __init__(self, options: SourceOptions, schema: Any) -> None:

@@ -535,8 +535,8 @@ class Endpoint(asyncio.BufferedProtocol):
     def request_callback(
         self, command: Command, timeout_s: float, callback: ResultCallback
     ) -> None:
-        """The same as `request` without a future: `callback` gets the response or the error, on the
-        loop."""
+        """Send a request as `request` does, without a future: `callback` gets the response or the
+        error, on the loop."""
         self._ask(command, timeout_s, callback)
 
     def _ask(

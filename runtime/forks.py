@@ -47,7 +47,8 @@ class Socket:
         self._identity = _identity(number)
 
     def cut(self) -> None:
-        """This process's number leads nowhere from now on; the parent keeps the connection."""
+        """Cut this process off: its number leads nowhere from now on; the parent keeps the
+        connection."""
         with contextlib.suppress(OSError):
             if _identity(self._number) == self._identity:
                 nowhere = os.open(os.devnull, os.O_RDWR)

@@ -425,5 +425,5 @@ class NativeDisk:
         return (used + stat.f_bavail) * stat.f_frsize, stat.f_bavail * stat.f_frsize
 
     def memory_bytes(self) -> int:
-        """Of the machine, or of the container: what its page cache can hold at most."""
+        """The memory of the machine, or of the container: the most that its page cache can hold."""
         return memory_bytes()

@@ -31,7 +31,8 @@ class GroupRecord:
     members: frozenset[str] = frozenset()  # addresses, that of the master among them
 
     def validate(self) -> None:
-        """AssertionError: no broker writes this; a record that is read may say it."""
+        """Check the values. AssertionError: no broker writes such a record; one that was read may
+        have them."""
         assert self.identity, "the record of no group"
         assert self.master, f"the record of {self.identity} names no master"
         assert 0 < self.epoch <= self.given, f"epoch {self.epoch}, and {self.given} was given"

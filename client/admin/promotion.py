@@ -141,7 +141,7 @@ async def check_elected(
 
 
 class Promoter:
-    """One promotion."""
+    """The work of one promotion."""
 
     def __init__(
         self,

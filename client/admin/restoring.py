@@ -90,12 +90,12 @@ class Purpose:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The same for all copies of a message."""
+        """The key that all copies of a message share."""
         return self.topic, self.unique_id
 
     @property
     def rank(self) -> tuple[int, bool]:
-        """Of several copies of a message the one with the highest rank has come furthest."""
+        """The rank of a copy: the copy with the highest rank has come furthest."""
         return self.deliveries, not self.waits
 
 

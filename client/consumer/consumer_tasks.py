@@ -9,7 +9,7 @@ from saturnmq.runtime.supervision import Supervisor, Work
 
 
 class ConsumerTasks:
-    """Those of one consumer; their names say which group it is in."""
+    """The tasks of one consumer; their names say which group it is in."""
 
     def __init__(self, supervisor: Supervisor, group: str) -> None:
         self._supervisor, self._group = supervisor, group

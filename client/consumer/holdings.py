@@ -148,9 +148,8 @@ class Holdings:
         await self._offsets.commit(self.note_finished(queues), confirm=confirm)
 
     def note_finished(self, queues: Iterable[MessageQueue] | None = None) -> list[MessageQueue]:
-        """Those of `queues` that may be committed, with their offsets noted. An ordered queue
-        without its lock may belong to another consumer, which has come further.
-        """
+        """Note the offsets of `queues` that may be committed, and return those queues. An ordered
+        queue without its lock may belong to another consumer, which has come further."""
         noted, now = [], self._core.runtime.monotonic()
         for queue in list(self.held) if queues is None else queues:
             state = self.held[queue].state

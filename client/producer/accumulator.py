@@ -364,13 +364,13 @@ class Accumulator:
             self.finish(self.pop(lane), error)
 
     def refuse_offers(self) -> None:
-        """From now on every message goes through `append` and the checks before it."""
+        """Let every message go through `append` and its checks from now on."""
         with self.lock:
             self._refusing = True
             self._outbox.open.clear()
 
     def forked(self) -> None:
-        """In a forked child nothing is accepted and nothing waits."""
+        """Accept nothing in a forked child, where no send waits."""
         self.lock = forks.ForkedLock()
         self._outbox.open.clear()
 

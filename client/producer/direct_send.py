@@ -100,7 +100,8 @@ class DirectSend:
         return channel
 
     def _route_changed(self, topic: str) -> None:
-        """On the loop: a send that waits for a master with a successor may wait in vain."""
+        """Act on a changed route, on the loop: a send that waits for a master with a successor may
+        wait in vain."""
         channel = self._busy
         if channel is not None and not self._leads(channel.address):
             runtime = self._engine.core.runtime

@@ -72,7 +72,7 @@ class ReplayPlan:
 
 
 def plan(path: str, topic: str | None) -> ReplayPlan:
-    """Of the archive or the Parquet at `path`; `topic`: only messages that come from it.
+    """Plan a replay of the archive or the Parquet at `path`; `topic`: only messages from there.
 
     ConfigError if there is nothing, or several topics and none is named.
     """

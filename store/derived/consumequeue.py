@@ -95,7 +95,7 @@ class _Stretch:
 
     @property
     def is_short(self) -> bool:
-        """It may be kept for each of thousands of queues."""
+        """Whether the file may be kept for each of thousands of queues."""
         return len(self._data) <= _SHORT
 
     def read(self, segment: Segment, at: int, size: int) -> bytes:
@@ -158,7 +158,7 @@ class ConsumeQueue:
 
     @property
     def is_empty(self) -> bool:
-        """It has no files, or none of their entries counts."""
+        """Whether it has no files, or none of their entries counts."""
         if not self.since or not self.series.segments:
             return not self.series.segments
         low = self.series.start // UNIT

@@ -48,7 +48,7 @@ INDEX_NAME_MAX = 1 << 62  # the next file has a greater one, which must be a num
 
 
 def items_at(slots: int) -> int:
-    """Where the items begin, of which the first is never used."""
+    """The place where the items begin, of which the first is never used."""
     return HEADER.size + _SLOT.size * slots
 
 
@@ -111,7 +111,7 @@ def name_of(stamp_ms: int) -> int:
 
 
 class IndexFile:
-    """One file."""
+    """One file of the index."""
 
     def __init__(self, file: MappedFile, slots: int, items: int, room: Room | None = None) -> None:
         """With `room` not all of the file has its place on the disk yet."""

@@ -26,7 +26,8 @@ _CROWD = 4  # times as many are mapped at most, if none is synced meanwhile: a s
 
 
 class QueueFile(ReadOpened):
-    """One file; see `SegmentFile`. For the owner of the store, but for `flush`."""
+    """One file of a queue; see `SegmentFile`. Only `flush` may be called by others than the owner
+    of the store."""
 
     __slots__ = ("_files", "_mapping", "_room", "_syncing", "dirty", "is_in_use", "path", "size")
 
@@ -53,7 +54,7 @@ class QueueFile(ReadOpened):
 
     @property
     def view(self) -> memoryview:
-        """For a reader. SystemBusy: it cannot be opened now."""
+        """A view for a reader. SystemBusy: the file cannot be opened now."""
         try:
             return self._mapped().view
         except OSError as error:
@@ -160,7 +161,7 @@ class QueueFiles:
         self.is_crowded = len(mapped) > self._most
 
     def unmap_some(self, file: QueueFile) -> None:
-        """Of those before `file`, which is in use."""
+        """Unmap some of the files before `file`, which is in use."""
         mapped = self._mapped
         for _ in range(_LOOK):
             self.is_crowded = len(mapped) > self._most
@@ -181,7 +182,7 @@ class QueueFiles:
             self.dirty[file] = None
 
     def forget(self, file: QueueFile) -> None:
-        """It is closed."""
+        """Forget a closed file."""
         self._mapped.pop(file, None)
         self.dirty.pop(file, None)
         file.dirty = False

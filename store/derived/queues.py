@@ -117,7 +117,7 @@ class QueueTable:
         return self.table.get((topic, queue_id)) or self._make(topic, queue_id)
 
     def count_new(self, runs: Iterable[Run]) -> int:
-        """For how many of these queues files must be made."""
+        """The number of these queues for which files must be made."""
         known = self.table.get
         new = 0
         for run in runs:

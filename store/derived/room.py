@@ -17,7 +17,7 @@ _BLOCK = 4096
 
 
 class Rooms:
-    """Those of the files of one store."""
+    """The room of the files of one store."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
@@ -36,7 +36,7 @@ class Rooms:
 
 
 class Room:
-    """That of one file, of which what lies before `known` has its place."""
+    """The room of one file; the part before `known` has its place on the disk."""
 
     __slots__ = ("_end", "_path", "_rooms", "_size", "_waits", "begin", "enough")
 
@@ -77,7 +77,7 @@ class Room:
             self.enough = self._low()
 
     def _low(self) -> int:
-        """Behind this the next step is due: half of the last one is used up."""
+        """The offset behind which the next step is due: half of the last one is used up."""
         if self._end == self._size:
             return self._size
         return max(self._end - STEP // 2, 2 * self._end // 3)

@@ -39,14 +39,15 @@ class Tombstone:
     next: Mapping[int, int] = field(default_factory=dict)
 
     def validate(self) -> None:
-        """AssertionError: no deletion leaves this."""
+        """Check the values. AssertionError: no deletion makes such a tombstone."""
         assert self.end >= 0, f"deleted up to {self.end}"
         for queue_id, offset in self.next.items():
             assert queue_id >= 0, f"the queue {queue_id} was deleted"
             assert offset >= 0, f"the queue {queue_id} goes on at {offset}"
 
     def merged(self, other: Tombstone | None) -> Tombstone:
-        """Of two deletions of one topic: what both deleted, and where it goes on behind both."""
+        """Merge two deletions of one topic: everything that either deleted is gone, and the topic
+        goes on behind both."""
         if other is None:
             return self
         following = {
@@ -56,7 +57,8 @@ class Tombstone:
         return Tombstone(max(self.end, other.end), following)
 
     def within(self, end: int) -> Tombstone:
-        """The same in a log that ends at `end` now: what is written there later is not deleted."""
+        """The same deletion in a log that ends at `end` now: later messages there are not
+        deleted."""
         return replace(self, end=min(self.end, end))
 
     def to_json(self) -> dict[str, Any]:
@@ -65,7 +67,8 @@ class Tombstone:
 
 
 def tombstones_of(document: Mapping[str, Any]) -> dict[str, Tombstone]:
-    """Those in a document of the topic table, by topic. MalformedFrame: one of them is none."""
+    """The tombstones in a document of the topic table, by topic. MalformedFrame: an entry is
+    none."""
     return {
         checked.as_text(topic, "a topic"): _tombstone(checked.as_table(item, "a tombstone"))
         for topic, item in checked.table(document, KEY).items()
@@ -105,7 +108,7 @@ def _without_deleted(runs: Iterable[Run], tombstones: Mapping[str, Tombstone]) -
 
 
 def read_tombstones(disk: Disk, root: str) -> dict[str, Tombstone]:
-    """Those of the store in `root`; none if it has no topic table yet."""
+    """The tombstones of the store in `root`; none if it has no topic table yet."""
     file = ConfigFile(disk, posixpath.join(root, "config", "topics.json"))
     try:
         return tombstones_of(file.load() or {})

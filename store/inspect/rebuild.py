@@ -128,7 +128,7 @@ class _DirectoryRebuild:
         return self._built
 
     def _forget(self) -> None:
-        """Until `_promise`, let the next start build everything again."""
+        """Let the next start build everything again, until `_promise`."""
         self._abort.set()
         page = self._page
         blank = Checkpoint(

@@ -130,7 +130,7 @@ def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
 
 
 def trust_in(disk: Disk, root: str, files: SegmentFiles, page: Checkpoint) -> Trust:
-    """How far to trust the log and its derived files; see `verify_report.py`."""
+    """The trust in the log and its derived files; see `verify_report.py`."""
     foreign = page.derived < 0 and page.flushed < 0
     running = disk.locked(posixpath.join(root, "lock"))
     unsure = running or AbortMark(disk, root).present()
