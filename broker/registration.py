@@ -75,6 +75,7 @@ _NOTHING = _Taken(0, (0, 0, ""), 0.0)
 class Registrar:
     def __init__(self, context: Context, ha_address: str) -> None:
         self._c = context
+        self._config = context.config
         self.ha_address = ha_address
         # Called with the epoch, the address and the HA address of a master that a nameserver
         # knows: on a slave for every epoch, on other nodes for those above the epoch of their log.
@@ -96,7 +97,7 @@ class Registrar:
     def start(self, supervisor: Supervisor) -> list[asyncio.Task[None]]:
         return [
             supervisor.keep(partial(self._keep, nameserver), name=f"register-{nameserver}")
-            for nameserver in self._c.config.nameservers
+            for nameserver in self._config.nameservers
         ]
 
     def log_grew(self) -> None:
@@ -134,7 +135,7 @@ class Registrar:
         return frozenset().union(*await asyncio.gather(*found)) - {self._c.address}
 
     async def _members_at(self, nameserver: str, timeout_s: float) -> frozenset[str]:
-        config = self._c.config
+        config = self._config
         fields = {"clusterName": config.cluster_name, "brokerName": config.broker_name}
         request = Command.request(RequestCode.GET_BROKER_MEMBER_GROUP, fields)
         try:
@@ -162,7 +163,7 @@ class Registrar:
 
     async def unregister(self) -> None:
         """Tell every nameserver that this broker leaves; best effort."""
-        config = self._c.config
+        config = self._config
         for nameserver, endpoint in list(self._endpoints.items()):
             if endpoint.closed:
                 continue
@@ -313,7 +314,7 @@ class Registrar:
     ) -> NodeAnswer:
         """The nameserver's answer, whatever its code."""
         return await ask_signed(
-            self._c.config.signing,
+            self._config.signing,
             nameserver,
             request,
             lambda command: endpoint.request(command, timeout_s),
@@ -322,7 +323,7 @@ class Registrar:
     def _rows(self, only: Topic | None) -> LazyRows:
         """The topics with their permissions, limited to those of the broker itself."""
         topics = [*self._c.topics] if only is None else [only]
-        permission = self._c.config.permission
+        permission = self._config.permission
         if permission == READ | WRITE:
             return EncodedRows(topic.row for topic in topics)
         return LazyRows(

@@ -40,6 +40,7 @@ DISPATCH_S = 0.001
 class WatermarkAdvancer:
     def __init__(self, context: Context) -> None:
         self._c = context
+        self._store = context.store
         self._scheduled = False
         self._due: Handle | None = None
         self.stopped = False
@@ -54,7 +55,7 @@ class WatermarkAdvancer:
         if self.stopped:
             return
         self._schedule()
-        marks = self._c.store.watermarks
+        marks = self._store.watermarks
         if marks.appended - marks.dispatched >= DISPATCH_BYTES and not self.damaged:
             self._dispatch()
 
@@ -91,7 +92,7 @@ class WatermarkAdvancer:
         """Dispatch at once: a request may ask for appended messages, or the disk may have room
         again. Held pulls hear of it in a turn; no turn is due for messages that found no room
         before."""
-        marks = self._c.store.watermarks
+        marks = self._store.watermarks
         before = marks.dispatched
         self._catch_up()
         assert marks.dispatched >= before, f"dispatched {before}, then {marks.dispatched}"
@@ -101,7 +102,7 @@ class WatermarkAdvancer:
     def _catch_up(self) -> None:
         """Dispatch the appended frames: all of them, except a backlog, which takes several
         turns."""
-        marks = self._c.store.watermarks
+        marks = self._store.watermarks
         before = marks.dispatched
         if before == marks.appended or self.stopped:
             return
@@ -111,7 +112,7 @@ class WatermarkAdvancer:
 
     def _dispatch(self) -> None:
         """Run one bounded step of reput."""
-        store = self._c.store
+        store = self._store
         try:
             arrivals = store.reput()
         except SaturnError as error:
@@ -125,7 +126,7 @@ class WatermarkAdvancer:
         """Tell all listeners of new queue entries."""
         if arrivals:
             for hear in self.on_arrivals:
-                hear(self._c.store.watermarks.dispatched, arrivals)
+                hear(self._store.watermarks.dispatched, arrivals)
 
 
 def confirm(c: Context) -> None:

@@ -64,6 +64,8 @@ class DelayService(ProgressTable[int]):
     def __init__(self, context: Context, copies: CopyWriter) -> None:
         super().__init__(context.runtime.now_ms)
         self._c = context
+        self._runtime = context.runtime
+        self._store = context.store
         self._copies = copies
         self._next: dict[int, int] = {}  # the same for all copies, flushed or not
         self._delivered: deque[tuple[int, int, int]] = deque()  # end of its copy, level, next
@@ -115,12 +117,12 @@ class DelayService(ProgressTable[int]):
 
     def _lead(self) -> float:
         """The lead of the wall clock over the steady one."""
-        return self._c.runtime.now_ms() - self._c.runtime.monotonic() * 1000
+        return self._runtime.now_ms() - self._runtime.monotonic() * 1000
 
     def document(self) -> Document:
         self.settle()
         document = super().document()
-        now, now_ms = self._c.runtime.monotonic(), document["dataVersion"]["timestamp"]
+        now, now_ms = self._runtime.monotonic(), document["dataVersion"]["timestamp"]
         table = {
             str(level): [
                 [end, None if since is None else now_ms - math.floor((now - since) * 1000)]
@@ -159,7 +161,7 @@ class DelayService(ProgressTable[int]):
     def cut(self) -> None:
         """Forget the waits of messages that a truncation removed."""
         for level, waits in self._waits.items():
-            if waits.cut(self._c.store.max_offset(SCHEDULE_TOPIC, level - 1)):
+            if waits.cut(self._store.max_offset(SCHEDULE_TOPIC, level - 1)):
                 self.mark_dirty()
 
     def forget(self) -> None:
@@ -170,7 +172,7 @@ class DelayService(ProgressTable[int]):
 
     def settle(self) -> None:
         """Advance the saved progress over deliveries whose copies are flushed."""
-        flushed = self._c.store.watermarks.flushed
+        flushed = self._store.watermarks.flushed
         while self._delivered and self._delivered[0][0] <= flushed:
             _, level, offset = self._delivered.popleft()
             if self.progress.advance(level, offset):
@@ -203,7 +205,7 @@ class DelayService(ProgressTable[int]):
     def _found_delivered(self, level: int) -> int:
         """The offset at which a level goes on that the table does not have; that is usual for a
         level without deliveries."""
-        store = self._c.store
+        store = self._store
         low, high = (f(SCHEDULE_TOPIC, level - 1) for f in (store.min_offset, store.max_offset))
         offset = first_undelivered(store, level)
         if offset > low:
@@ -223,7 +225,7 @@ class DelayService(ProgressTable[int]):
         """Note new messages of the schedule topic, which wait from now on."""
         for arrival in arrivals:
             if arrival.topic == SCHEDULE_TOPIC:
-                now = self._c.runtime.monotonic()
+                now = self._runtime.monotonic()
                 if self._waits_of(arrival.queue_id + 1).came(arrival.max_offset, now):
                     self.mark_dirty()
                 self._arrived.set()
@@ -240,9 +242,9 @@ class DelayService(ProgressTable[int]):
                     log.warning("delay level %d waits: %s", level, error)
                     failed = True
             if failed:
-                await self._c.runtime.sleep(AFTER_ERROR_S)
+                await self._runtime.sleep(AFTER_ERROR_S)
             elif pause < math.inf:
-                await self._c.runtime.sleep(pause)
+                await self._runtime.sleep(pause)
             else:
                 self._arrived.clear()
 
@@ -308,7 +310,7 @@ class DelayService(ProgressTable[int]):
         if not topic:
             log.error("delayed message at %d names no real topic", message.physical_offset)
             return 0
-        if self._c.store.is_deleted(topic, message.physical_offset):
+        if self._store.is_deleted(topic, message.physical_offset):
             log.info(
                 "delayed message at %d is dropped: its topic %s was deleted",
                 message.physical_offset,

@@ -77,6 +77,8 @@ class StagingService:
         dispatch: Callable[[], None],
     ) -> None:
         self._c = context
+        self._runtime = context.runtime
+        self._store = context.store
         self._dispatch = dispatch  # a bounded step of reput
         self._admission = admission
         self._acknowledgement = acknowledgement
@@ -94,7 +96,7 @@ class StagingService:
         self._stages.validate()
         assert self._publishing.locked() or not self._parked, f"{len(self._parked)} are parked"
         assert self._parked_memory.used >= 0, f"they take {self._parked_memory.used} bytes"
-        assert self._publishing.locked() or not self._c.store.in_group, "nobody appends a group"
+        assert self._publishing.locked() or not self._store.in_group, "nobody appends a group"
         publishing = [stage.key for stage in self._stages if stage.publishing]
         assert len(publishing) <= 1, f"{publishing} are published at once"
 
@@ -276,19 +278,19 @@ class StagingService:
 
     async def _finished(self, endpoint: Endpoint, request: Command, end: int) -> None:
         """Answer when readers can have all of the epoch: its writer may count on it then."""
-        marks, before = self._c.store.watermarks, -1
+        marks, before = self._store.watermarks, -1
         while (
             before < marks.dispatched < end
         ):  # dispatch stands still when the log was cut, or is damaged
             before = marks.dispatched
             self._dispatch()
-            await self._c.runtime.sleep(0)
+            await self._runtime.sleep(0)
         self._acknowledgement.answer_at(endpoint, request.reply(0), end)
 
     def _mark(self, fact: dict[str, object]) -> int:
         """Write a fact into the log; return where it ends there."""
         document = fastjson.dumps(fact)
-        put = self._c.store.put_marker(document, store_host=self._c.store_host)
+        put = self._store.put_marker(document, store_host=self._c.store_host)
         self._take(put, document)
         return put.end_offset
 
@@ -333,7 +335,7 @@ class StagingService:
 
     def park(self, endpoint: Endpoint, request: Command) -> None:
         """Handle this request when the batch that is being appended is whole."""
-        assert self._c.store.in_group, f"request {request.code} waits for no group"
+        assert self._store.in_group, f"request {request.code} waits for no group"
         size = len(request.body) + PARKED_BYTES
         self._parked_memory.take(size, "a request that waits for a group to be appended")
         request.body = bytes(request.body)
@@ -364,13 +366,13 @@ class StagingService:
             return
         paths = self._stages.drop(stage)
         if paths:
-            self._c.runtime.spawn(self._remove(paths), name="drop-stage")
+            self._runtime.spawn(self._remove(paths), name="drop-stage")
 
     async def _remove(self, paths: list[str]) -> None:
-        await self._c.runtime.run_blocking(self._stages.remove, paths)
+        await self._runtime.run_blocking(self._stages.remove, paths)
 
     def _now(self) -> float:
-        return self._c.runtime.monotonic()
+        return self._runtime.monotonic()
 
 
 def _key(header: headers.AttemptHeader) -> StageKey:

@@ -56,6 +56,15 @@ class AdminService:
         started_ms: int,
     ) -> None:
         self._c = context
+        self._clients = context.clients
+        self._groups = context.groups
+        self._offsets = context.offsets
+        self._role = context.role
+        self._runtime = context.runtime
+        self._statistics = context.statistics
+        self._steps = context.steps
+        self._store = context.store
+        self._topics = context.topics
         self._delays = delays
         self._ha_status = ha_status
         self._flush_behind_ms = flush_behind_ms
@@ -78,7 +87,7 @@ class AdminService:
         return topic, self._c.config.broker_name, queue_id
 
     def _topic(self, name: str) -> Topic:
-        topic = self._c.topics.get(name)
+        topic = self._topics.get(name)
         if topic is None:
             raise TopicNotExist(f"No topic in this broker. topic: {name}")
         return topic
@@ -94,7 +103,7 @@ class AdminService:
 
         request.body = b""
         answered = answer_failure(self._c, endpoint, request, work_and_answer())
-        self._c.runtime.spawn(answered, name="work-and-answer")
+        self._runtime.spawn(answered, name="work-and-answer")
 
     async def _saved(self, *tables: Saveable) -> None:
         """Save the changed tables: they are on disk when this returns."""
@@ -116,10 +125,10 @@ class AdminService:
                 f"topics are not deleted, their table cannot be saved: {error}; free space on the "
                 "broker's disk and repeat it"
             ) from error
-        await self._saved(self._c.offsets, *changed)
+        await self._saved(self._offsets, *changed)
 
     def _writable(self) -> None:
-        refusal = self._c.role.refuses(self._c.runtime.monotonic())
+        refusal = self._role.refuses(self._runtime.monotonic())
         if refusal:
             raise SystemBusy(f"{refusal}; ask the master")
 
@@ -130,9 +139,9 @@ class AdminService:
     ) -> None:
         self._writable()
         name = check_topic(header.topic)
-        if self._c.topics.is_system(name):
+        if self._topics.is_system(name):
             raise InvalidParameter(f"topic {name} is a system topic; choose another name")
-        known = self._c.topics.get(name)
+        known = self._topics.get(name)
         attributes = dict(known.attributes) if known else {}
         for item in filter(None, header.attributes.split(",")):
             key, _, value = item[1:].partition("=")
@@ -149,17 +158,17 @@ class AdminService:
             header.order,
             attributes,
         )
-        self._c.topics.make_room(topic)
-        self._c.topics.put(topic)
-        self._answer_behind(endpoint, request, self._saved(self._c.topics))
+        self._topics.make_room(topic)
+        self._topics.put(topic)
+        self._answer_behind(endpoint, request, self._saved(self._topics))
 
     def on_delete_topic(
         self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
     ) -> None:
         name = header.topic
-        if self._c.topics.is_system(name):
+        if self._topics.is_system(name):
             raise InvalidParameter(f"topic {name} is a system topic; it stays")
-        if self._c.role.state is State.SLAVE:
+        if self._role.state is State.SLAVE:
             # mqadmin asks slaves, too: after its master's deletion the slave copies the tables.
             self._answer_behind(endpoint, request, self._copy_tables())
             return
@@ -171,8 +180,8 @@ class AdminService:
     ) -> None:
         """316: delete the queues of topics that are in no table."""
         self._writable()
-        topics = {topic for topic, _, _ in self._c.store.last_entries()}
-        unused = sorted(topic for topic in topics if self._c.topics.get(topic) is None)
+        topics = {topic for topic, _, _ in self._store.last_entries()}
+        unused = sorted(topic for topic in topics if self._topics.get(topic) is None)
         self._answer_behind(endpoint, request, self._deleted(self._deletion.delete(unused)))
 
     def on_topic_config(
@@ -185,7 +194,7 @@ class AdminService:
         self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
     ) -> None:
         topic = self._topic(header.topic)
-        tps = self._c.statistics.topic_rate(topic.name, self._c.runtime.monotonic())
+        tps = self._statistics.topic_rate(topic.name, self._runtime.monotonic())
 
         def made(queue_ids: list[int]) -> bytes:
             table = {}
@@ -205,13 +214,13 @@ class AdminService:
         slices.answer_with(self._c, endpoint, request, work)
 
     def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        store = self._c.store
+        store = self._store
         return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
 
     def _time_of(self, topic: str, queue_id: int, offset: int) -> int:
         if offset < 0:
             return 0
-        found = self._c.store.store_time_of(topic, queue_id, offset)
+        found = self._store.store_time_of(topic, queue_id, offset)
         return found if found is not None and found > 0 else 0
 
     # groups
@@ -221,22 +230,22 @@ class AdminService:
     ) -> None:
         self._writable()
         group = SubscriptionGroup(*bodies.group(request))
-        self._c.groups.make_room(group)
-        self._c.groups.put(group)
-        self._answer_behind(endpoint, request, self._saved(self._c.groups))
+        self._groups.make_room(group)
+        self._groups.put(group)
+        self._answer_behind(endpoint, request, self._saved(self._groups))
 
     def on_delete_group(
         self, endpoint: Endpoint, request: Command, header: headers.DeleteGroupHeader
     ) -> None:
         self._writable()
         name = header.group
-        self._c.groups.delete(name)
+        self._groups.delete(name)
         deletion = self._deletion.delete([retry_topic(name), dlq_topic(name)])
 
         async def delete() -> None:
             if header.clean_offset:
-                await self._c.steps.run(self._c.offsets.forget({name}))
-            await self._deleted(deletion, self._c.groups)
+                await self._steps.run(self._offsets.forget({name}))
+            await self._deleted(deletion, self._groups)
 
         self._answer_behind(endpoint, request, delete())
 
@@ -244,14 +253,14 @@ class AdminService:
         self, endpoint: Endpoint, request: Command, header: headers.GroupHeader
     ) -> None:
         name = header.group
-        group = self._c.groups.get(name)
+        group = self._groups.get(name)
         if group is None:
             raise GroupNotExist(f"No group in this broker. group: {name}")
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(group.document)))
 
     def _topics_of(self, group: str) -> Search:
-        topics = dict.fromkeys((yield from self._c.offsets.topics_of(group)))
-        online = self._c.clients.consumers.get(group)
+        topics = dict.fromkeys((yield from self._offsets.topics_of(group)))
+        online = self._clients.consumers.get(group)
         if online is not None:
             topics |= dict.fromkeys(online.documents)
         return sorted(topics)
@@ -264,13 +273,13 @@ class AdminService:
     def _consume_stats(self, request: Command, header: headers.ConsumeStatsHeader) -> slices.Work:
         group = header.group
         topics = (yield from self._topics_of(group)) if header.topic is None else [header.topic]
-        tps = self._c.statistics.group_rate(group, topics, self._c.runtime.monotonic())
+        tps = self._statistics.group_rate(group, topics, self._runtime.monotonic())
 
         def made(queues: list[tuple[Topic, int]]) -> bytes:
             table: dict[Any, Any] = {}
             for topic, queue_id in queues:
                 low, high = self._bounds(topic.name, queue_id)
-                consumed = self._c.offsets.query(group, topic.name, queue_id)
+                consumed = self._offsets.query(group, topic.name, queue_id)
                 position = low if consumed is None else consumed
                 if queue_id >= topic.queues and position >= high:
                     continue
@@ -292,9 +301,9 @@ class AdminService:
         """The queues of these topics, also those that were taken away: they may still have messages
         that a group has not consumed."""
         for name in topics:
-            topic = self._c.topics.get(name)
+            topic = self._topics.get(name)
             if topic is not None:
-                taken_away = [n for n in self._c.store.queue_ids(name) if n >= topic.queues]
+                taken_away = [n for n in self._store.queue_ids(name) if n >= topic.queues]
                 for queue_id in (*range(topic.queues), *taken_away):
                     yield topic, queue_id
 
@@ -304,7 +313,7 @@ class AdminService:
         """222: set the offset; the answer to the next pull of each queue tells it to move there."""
         self._writable()
         topic, group = self._topic(header.topic), header.group
-        if self._c.groups.get(group) is None:
+        if self._groups.get(group) is None:
             raise GroupNotExist(f"group {group} does not exist")
         timestamp, wanted, exact = header.timestamp, header.queue_id, header.offset
         if wanted >= 0:
@@ -319,9 +328,9 @@ class AdminService:
                 elif timestamp < 0:
                     offset = high
                 else:
-                    offset = self._c.store.offset_by_time(topic.name, queue_id, timestamp, "LOWER")
-                online = self._c.clients.consumers.get(group) is not None
-                self._c.offsets.reset(group, topic.name, queue_id, offset, notify=online)
+                    offset = self._store.offset_by_time(topic.name, queue_id, timestamp, "LOWER")
+                online = self._clients.consumers.get(group) is not None
+                self._offsets.reset(group, topic.name, queue_id, offset, notify=online)
                 table[self._mq(topic.name, queue_id)] = offset
             return fastjson.dumps_mq_map(table)[1:-1]
 
@@ -330,21 +339,21 @@ class AdminService:
         work = slices.joined(request, found, lambda table: b'{"offsetTable":{%b}}' % table)
 
         async def reset() -> None:
-            reply = await self._c.steps.run(work)
+            reply = await self._steps.run(work)
             self._wake_pulls()
-            await self._saved(self._c.offsets)
+            await self._saved(self._offsets)
             answer(endpoint, request, reply)
 
         request.body = b""
         answered = answer_failure(self._c, endpoint, request, reset())
-        self._c.runtime.spawn(answered, name="reset-offset")
+        self._runtime.spawn(answered, name="reset-offset")
 
     def on_who_consumes(
         self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
     ) -> None:
         def work() -> slices.Work:
-            having = yield from self._c.offsets.groups_of(header.topic)
-            groups = {*self._c.clients.groups_of(header.topic), *having}
+            having = yield from self._offsets.groups_of(header.topic)
+            groups = {*self._clients.groups_of(header.topic), *having}
             return request.reply(0, body=fastjson.dumps({"groupList": sorted(groups)}))
 
         slices.answer_with(self._c, endpoint, request, work())
@@ -372,22 +381,22 @@ class AdminService:
         return True
 
     def _version_of(self, table: Saveable) -> dict[str, str]:
-        leads = "true" if self._c.role.state is State.MASTER else "false"
+        leads = "true" if self._role.state is State.MASTER else "false"
         return {"saturnVersion": f"{self._stamp}.{table.changes}", "saturnLeads": leads}
 
     def on_all_topics(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
-        if self._unchanged(endpoint, request, header, self._c.topics):
+        if self._unchanged(endpoint, request, header, self._topics):
             return
 
-        count = {"totalTopicNum": str(len(self._c.topics))}
-        self._answer_table(endpoint, request, self._c.topics, self._encoded_topics, count)
+        count = {"totalTopicNum": str(len(self._topics))}
+        self._answer_table(endpoint, request, self._topics, self._encoded_topics, count)
 
     def on_all_groups(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
-        groups = self._c.groups
+        groups = self._groups
         if not self._unchanged(endpoint, request, header, groups):
             count = {"totalGroupNum": str(len(groups))}
             self._answer_table(endpoint, request, groups, self._encoded_groups, count)
@@ -416,7 +425,7 @@ class AdminService:
     def on_all_offsets(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
-        offsets = self._c.offsets
+        offsets = self._offsets
         if self._unchanged(endpoint, request, header, offsets):
             return
 
@@ -434,8 +443,8 @@ class AdminService:
         if self._unchanged(endpoint, request, header, self._delays):
             return
         ext = self._version_of(self._delays)
-        ext["saturnDelayLevels"] = self._c.store.config.delay_levels
-        ext["saturnLogEnd"] = str(self._c.store.watermarks.appended)
+        ext["saturnDelayLevels"] = self._store.config.delay_levels
+        ext["saturnLogEnd"] = str(self._store.watermarks.appended)
         body = fastjson.dumps(self._delays.snapshot())
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
@@ -488,7 +497,7 @@ class AdminService:
                 value = getattr(self._c.config, field.name)
                 secret = value and not field.repr
                 lines.append(f"{key}={HIDDEN if secret else _property(value)}")
-        ext = {"version": fastjson.dumps(self._c.topics.data_version).decode()}
+        ext = {"version": fastjson.dumps(self._topics.data_version).decode()}
         body = "\n".join(sorted(lines)).encode() + b"\n"
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
@@ -504,9 +513,9 @@ class AdminService:
 
     def _deposed(self) -> str:
         """Why this node takes no writes although it was a master; empty for a slave."""
-        role = self._c.role
+        role = self._role
         slave = role.state is State.SLAVE
-        return "" if slave else role.refuses(self._c.runtime.monotonic())
+        return "" if slave else role.refuses(self._runtime.monotonic())
 
     def _traffic(self) -> dict[str, str]:
         """The figures of RocketMQ's StoreStatsService and BrokerStats; sizes are those of the log,
@@ -586,7 +595,7 @@ class AdminService:
 
     def _earliest_ms(self) -> int:
         """The store time of the oldest message of the log; -1 if there is none."""
-        frame = self._c.store.message_at(self._c.store.watermarks.start)
+        frame = self._store.message_at(self._store.watermarks.start)
         return -1 if frame is None else decode_frames(frame)[0].store_timestamp
 
 

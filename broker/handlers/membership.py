@@ -37,6 +37,9 @@ TOLD_AT_ONCE = 50  # members of a group: about a millisecond
 class MembershipService:
     def __init__(self, context: Context) -> None:
         self._c = context
+        self._clients = context.clients
+        self._locks = context.locks
+        self._runtime = context.runtime
         self._telling: dict[str, bool] = {}  # large groups; whether they have changed since
 
     def on_heartbeat(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
@@ -67,7 +70,7 @@ class MembershipService:
     def on_unregister(
         self, endpoint: Endpoint, request: Command, header: headers.UnregisterClientHeader
     ) -> None:
-        changed = self._c.clients.remove(
+        changed = self._clients.remove(
             endpoint,
             producer_group=header.producer_group,
             consumer_group=header.consumer_group,
@@ -76,17 +79,17 @@ class MembershipService:
         self._notify(changed)
 
     def closed(self, endpoint: Endpoint) -> None:
-        self._notify(self._c.clients.remove(endpoint, everything=True))
+        self._notify(self._clients.remove(endpoint, everything=True))
 
     def expire(self, now: float) -> None:
-        for endpoint in self._c.clients.expired(now):
+        for endpoint in self._clients.expired(now):
             endpoint.close()
             self.closed(endpoint)
-        self._c.locks.expire(now)
+        self._locks.expire(now)
 
     def _notify(self, groups: list[str]) -> None:
         for name in groups:
-            group = self._c.clients.consumers.get(name)
+            group = self._clients.consumers.get(name)
             settings = self._c.groups.get(name)
             if group is None or group.message_model != CLUSTERING:
                 continue
@@ -98,7 +101,7 @@ class MembershipService:
                 self._telling[name] = True
             else:
                 self._telling[name] = False
-                self._c.runtime.spawn(self._c.steps.run(self._tell_all(name)), name="tell-group")
+                self._runtime.spawn(self._c.steps.run(self._tell_all(name)), name="tell-group")
 
     def _tell_all(self, name: str) -> Generator[None, None, None]:
         """Notify the members of a large group. If the group changes meanwhile, however often,
@@ -106,7 +109,7 @@ class MembershipService:
         again = True
         while again:
             self._telling[name] = False
-            group = self._c.clients.consumers.get(name)
+            group = self._clients.consumers.get(name)
             members = [] if group is None else list(group.members)
             for start in range(0, len(members), TOLD_AT_ONCE):
                 _tell(name, members[start : start + TOLD_AT_ONCE])
@@ -118,7 +121,7 @@ class MembershipService:
         self, endpoint: Endpoint, request: Command, header: headers.ConsumerGroupHeader
     ) -> None:
         name = header.group
-        group = self._c.clients.consumers.get(name)
+        group = self._clients.consumers.get(name)
         if group is None:
             raise SystemError_(f"no consumer for this group, {name}")
         body = fastjson.dumps({"consumerIdList": group.client_ids()})
@@ -139,11 +142,11 @@ class MembershipService:
 
     def on_lock(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         def take(asked: bodies.Locks) -> None:
-            now = self._c.runtime.monotonic()
-            new = self._c.locks.unknown(asked.group, asked.queues)
+            now = self._runtime.monotonic()
+            new = self._locks.unknown(asked.group, asked.queues)
             if new:
                 self._c.tables.take(LOCK * new, f"a lock of {new} queues")
-            granted = self._c.locks.lock(asked.group, asked.client_id, asked.queues, now)
+            granted = self._locks.lock(asked.group, asked.client_id, asked.queues, now)
             body = fastjson.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
             answer(endpoint, request, request.reply(0, body=body))
 
@@ -151,7 +154,7 @@ class MembershipService:
 
     def on_unlock(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         def take(asked: bodies.Locks) -> None:
-            self._c.locks.unlock(asked.group, asked.client_id, asked.queues)
+            self._locks.unlock(asked.group, asked.client_id, asked.queues)
             answer(endpoint, request, request.reply(0))
 
         slices.read_body(self._c, endpoint, request, bodies.locks, take)
@@ -160,7 +163,7 @@ class MembershipService:
         self, endpoint: Endpoint, request: Command, header: headers.ConsumerGroupHeader
     ) -> None:
         name = header.group
-        group = self._c.clients.consumers.get(name)
+        group = self._clients.consumers.get(name)
         if group is None:
             raise ConsumerNotOnline(f"the consumer group[{name}] not online")
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(_consumer_json(group))))
@@ -170,13 +173,13 @@ class MembershipService:
     ) -> None:
         """307: ask a consumer for its state, and pass its answer on."""
         name, client_id = header.group, header.client_id
-        group = self._c.clients.consumers.get(name)
+        group = self._clients.consumers.get(name)
         members = {} if group is None else group.members
         found = [each for each, member in members.items() if member.client_id == client_id]
         if not found:
             raise SystemError_(f"The Consumer <{name}> <{client_id}> not online")
         work = self._pass_on(endpoint, request, found[0], header)
-        self._c.runtime.spawn(answer_failure(self._c, endpoint, request, work), name="running-info")
+        self._runtime.spawn(answer_failure(self._c, endpoint, request, work), name="running-info")
 
     async def _pass_on(
         self,
@@ -199,7 +202,7 @@ class MembershipService:
         self, endpoint: Endpoint, request: Command, header: headers.ProducerGroupHeader
     ) -> None:
         name = header.group
-        members = self._c.clients.producers.get(name)
+        members = self._clients.producers.get(name)
         if not members:
             raise SystemError_(f"the producer group[{name}] not exist")
         body = fastjson.dumps({"connectionSet": _connections(members)})

@@ -71,6 +71,9 @@ Looking = Generator[None, None, None]
 class PullService:
     def __init__(self, context: Context) -> None:
         self._c = context
+        self._role = context.role
+        self._runtime = context.runtime
+        self._steps = context.steps
         self.held = HeldPulls(context.config.max_held_pulls)
         # Queues with new entries, and the physical offset up to which the entries reach.
         self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
@@ -92,7 +95,7 @@ class PullService:
         self, endpoint: Endpoint, request: Command, work: Coroutine[None, None, None]
     ) -> None:
         answered = answer_failure(self._c, endpoint, request, work)
-        self._c.runtime.spawn(answered, name="pull")
+        self._runtime.spawn(answered, name="pull")
 
     def _take(self, endpoint: Endpoint, request: Command, header: headers.PullHeader) -> None:
         c = self._c
@@ -126,7 +129,7 @@ class PullService:
             self._answer_later(endpoint, request, self._begin_later(pull))
 
     async def _begin_later(self, pull: HeldPull) -> None:
-        await self._c.steps.next()
+        await self._steps.next()
         if not pull.endpoint.closed:
             self._begin(pull)
 
@@ -146,7 +149,7 @@ class PullService:
         then), or the place up to which the queue's messages were lost."""
         header, moved = pull.header, None
         why = "OFFSET_RESET"
-        if not self._c.role.is_slave:
+        if not self._role.is_slave:
             moved = self._c.offsets.take_reset(header.group, pull.topic, pull.queue_id)
         if moved is None:
             why = "OFFSET_LOST"
@@ -195,7 +198,7 @@ class PullService:
         code = CODES[name]
         if name in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
-        if code == ResponseCode.PULL_OFFSET_MOVED and self._c.role.lacks:
+        if code == ResponseCode.PULL_OFFSET_MOVED and self._role.lacks:
             code = ResponseCode.PULL_NOT_FOUND  # the messages that were there come back
         elif code == ResponseCode.PULL_OFFSET_MOVED and not self._corrects:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a slave may lag: its consumer stays
@@ -225,7 +228,7 @@ class PullService:
             pull.offset = result.next_begin_offset
             if not pull.progress:
                 pull.progress = True
-                self.held.move_up(pull, self._c.runtime.monotonic() + PROGRESS_S)
+                self.held.move_up(pull, self._runtime.monotonic() + PROGRESS_S)
 
     def _hold(self, pull: HeldPull, seconds: float) -> None:
         if pull.endpoint.closed:
@@ -240,7 +243,7 @@ class PullService:
                 )
             held.forget(other)
             self._answer_late(other)
-        held.add(pull, self._c.runtime.monotonic() + max(0.0, min(seconds, HOLD_MAX_S)))
+        held.add(pull, self._runtime.monotonic() + max(0.0, min(seconds, HOLD_MAX_S)))
 
     def closed(self, endpoint: Endpoint) -> None:
         """Forget the pulls of a closed connection."""
@@ -283,7 +286,7 @@ class PullService:
             next(work)
         except StopIteration:
             return None
-        return self._c.runtime.spawn(self._c.steps.run(work), name="held-pulls")
+        return self._runtime.spawn(self._steps.run(work), name="held-pulls")
 
     @staticmethod
     def _each(pulls: Iterable[HeldPull], look: Callable[[HeldPull], None]) -> Looking:

@@ -21,20 +21,23 @@ from saturnmq.runtime.errors import GroupNotExist, QueryNotFound, SystemBusy, Sy
 class QueryService:
     def __init__(self, context: Context) -> None:
         self._c = context
+        self._offsets = context.offsets
+        self._role = context.role
+        self._store = context.store
 
     def on_query_offset(
         self, endpoint: Endpoint, request: Command, header: headers.QueryOffsetHeader
     ) -> None:
-        if self._c.role.may_have_forgotten:
+        if self._role.may_have_forgotten:
             raise SystemBusy(
                 "the offsets of groups may be older than those of its slaves: this node gives them "
-                f"when it leads. {self._c.role.why}"
+                f"when it leads. {self._role.why}"
             )
         group, topic, queue_id = header.group, header.topic, header.queue_id
-        offset = self._c.offsets.query(group, topic, queue_id)
+        offset = self._offsets.query(group, topic, queue_id)
         if offset is None and header.zero_if_not_found:
             self._check_whole()
-            store = self._c.store
+            store = self._store
             low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
             offset = beginning(first, low, in_memory=store.is_in_memory(topic, queue_id, first))
         if offset is None:
@@ -42,11 +45,11 @@ class QueryService:
                 f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "
                 f"has no offset for queue {queue_id} of {topic}"
             )
-        of_log = self._c.offsets.of_log or log_of(self._c)
+        of_log = self._offsets.of_log or log_of(self._c)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset), **of_log}))
 
     def _check_whole(self) -> None:
-        if lacks := self._c.role.lacks:
+        if lacks := self._role.lacks:
             raise SystemBusy(f"{lacks}: this node gives the bounds of its queues when it has that")
 
     def on_update_offset(
@@ -64,7 +67,7 @@ class QueryService:
     ) -> None:
         topic, queue_id = header.topic, header.queue_id
         self._check_whole()
-        offset = self._c.store.visible_end(topic, queue_id, self._c.visible)
+        offset = self._store.visible_end(topic, queue_id, self._c.visible)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
     def on_min_offset(
@@ -72,14 +75,14 @@ class QueryService:
     ) -> None:
         topic, queue_id = header.topic, header.queue_id
         self._check_whole()
-        offset = self._c.store.min_offset(topic, queue_id)
+        offset = self._store.min_offset(topic, queue_id)
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
     def on_search_offset(
         self, endpoint: Endpoint, request: Command, header: headers.SearchOffsetHeader
     ) -> None:
         self._check_whole()
-        offset = self._c.store.offset_by_time(
+        offset = self._store.offset_by_time(
             header.topic, header.queue_id, header.timestamp, header.boundary
         )
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
@@ -88,7 +91,7 @@ class QueryService:
         self, endpoint: Endpoint, request: Command, header: headers.QueueHeader
     ) -> None:
         topic, queue_id = header.topic, header.queue_id
-        store = self._c.store
+        store = self._store
         low = store.min_offset(topic, queue_id)
         found = store.store_time_of(topic, queue_id, low)
         time_ = -1 if found is None else found
@@ -98,7 +101,7 @@ class QueryService:
         self, endpoint: Endpoint, request: Command, header: headers.ViewMessageHeader
     ) -> None:
         offset = header.offset
-        frame = self._c.store.message_at(offset)
+        frame = self._store.message_at(offset)
         if frame is None or offset + len(frame) > self._c.visible:
             raise SystemError_(f"can not find message by the offset, {offset}")
         answer(endpoint, request, request.reply(0, body=frame))
@@ -109,7 +112,7 @@ class QueryService:
         slices.answer_with(self._c, endpoint, request, self._search(request, header))
 
     def _search(self, request: Command, header: headers.QueryMessageHeader) -> slices.Work:
-        store = self._c.store
+        store = self._store
         most = store.config.unique_key_count
         if not header.unique_key and header.max_messages is not None:
             most = header.max_messages

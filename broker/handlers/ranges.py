@@ -46,6 +46,8 @@ class RangeService:
 
     def __init__(self, context: Context) -> None:
         self._c = context
+        self._store = context.store
+        self._topics = context.topics
 
     def on_read(
         self, endpoint: Endpoint, request: Command, header: headers.ReadQueueHeader
@@ -85,13 +87,13 @@ class RangeService:
 
     def _read(self, header: headers.ReadQueueHeader) -> GetResult:
         topic, queue_id = header.topic, header.queue_id
-        self._c.topics.readable(topic, queue_id)
+        self._topics.readable(topic, queue_id)
         offset, end = header.offset, header.end
         if offset >= end:
             raise InvalidParameter(f"offsets {offset} to {end}: offset must be below end")
         max_bytes = max(1, min(header.max_bytes, BYTES_MAX))
         subscription = of_request(self._c, topic, header)
-        return self._c.store.get_message(
+        return self._store.get_message(
             topic,
             queue_id,
             offset,
@@ -117,7 +119,7 @@ class RangeService:
             "nextBeginOffset": str(result.next_begin_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(
-                self._c.store.visible_end(header.topic, header.queue_id, self._c.visible)
+                self._store.visible_end(header.topic, header.queue_id, self._c.visible)
             ),
         }
         body = pieces[0] if pieces else b""
@@ -134,8 +136,8 @@ class RangeService:
         weighed = 0
         while rest and weighed < ENTRIES_MAX and len(pieces) < PIECES_MAX:
             queue_id, start, end = rest.pop()
-            self._c.topics.readable(topic, queue_id)
-            entries = partial(self._c.store.entries, topic, queue_id)
+            self._topics.readable(topic, queue_id)
+            entries = partial(self._store.entries, topic, queue_id)
             for first, stop, weight in cut(entries, start, end, max_bytes, max_rows):
                 assert start <= first < stop <= end, f"{first} to {stop} of {start} to {end}"
                 pieces.append((queue_id, first, stop, weight))
@@ -149,8 +151,8 @@ class RangeService:
         answer(endpoint, request, request.reply(0, body=body))
 
     def on_bounds(self, endpoint: Endpoint, request: Command, header: headers.TopicHeader) -> None:
-        topic = self._c.topics.readable(header.topic)
-        store, visible = self._c.store, self._c.visible
+        topic = self._topics.readable(header.topic)
+        store, visible = self._store, self._c.visible
 
         def made(queue_ids: list[int]) -> bytes:
             table = {

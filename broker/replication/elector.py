@@ -117,6 +117,8 @@ class ElectionService:
         wake: Callable[[], None],
     ) -> None:
         self._c = context
+        self._role = context.role
+        self._runtime = context.runtime
         self._etcd, self._ballot = ballot.etcd, ballot
         self._saved = saved
         self._master, self._slave = master, slave
@@ -144,24 +146,24 @@ class ElectionService:
     def validate(self) -> None:
         """AssertionError: no answer of etcd leads to what this node believes."""
         self._election.validate()
-        assert self._c.address not in self._election.counting(self._c.role.identity), "it counts"
+        assert self._c.address not in self._election.counting(self._role.identity), "it counts"
         assert self._alone_term >= 0, f"it needs nobody's word in epoch {self._alone_term}"
 
     # for the broker
 
     def witnesses(self) -> frozenset[str]:
         """The nodes that must have a message before this master acknowledges it."""
-        role = self._c.role
+        role = self._role
         if role.required > 1 and not self._c.config.elect_unclean:
             return NOBODY  # the copies that each send waits for are enough
-        now = self._c.runtime.monotonic()
+        now = self._runtime.monotonic()
         if now < self._alone_until and role.log_epoch == self._alone_term:
             return NOBODY
         return self._election.witnesses(now, self._facts())
 
     def counts(self, address: str) -> bool:
         """Whether the reports of this slave count for an acknowledgement."""
-        counting = self._election.counting(self._c.role.identity)
+        counting = self._election.counting(self._role.identity)
         return not counting or address in counting
 
     def refuses_group(self, identity: str) -> str:
@@ -181,12 +183,12 @@ class ElectionService:
 
     def trouble(self) -> str:
         """Why no fail-over is possible now; empty if one is."""
-        return self._election.trouble(self._c.runtime.monotonic(), self._facts())
+        return self._election.trouble(self._runtime.monotonic(), self._facts())
 
     # the tasks
 
     async def run(self) -> None:
-        runtime = self._c.runtime
+        runtime = self._runtime
         while True:
             self._look.clear()
             what = self._election.step(runtime.monotonic(), self._facts())
@@ -201,7 +203,7 @@ class ElectionService:
     async def watch(self) -> None:
         """Look at once when a key has changed."""
         while True:
-            await self._c.runtime.sleep(READ_S)  # a read says where to begin
+            await self._runtime.sleep(READ_S)  # a read says where to begin
             revision = self._election.memory.revision
             try:
                 async for news in self._etcd.watch(self._prefix, revision + 1):
@@ -226,7 +228,7 @@ class ElectionService:
 
     async def _do(self, what: Instruction) -> None:
         election, etcd = self._election, self._etcd
-        sent_at = self._c.runtime.monotonic()
+        sent_at = self._runtime.monotonic()
         try:
             match what:
                 case Read():
@@ -240,10 +242,10 @@ class ElectionService:
                 case Commit(guards, writes):
                     await etcd.commit(guards, writes)
                 case Poll(force):
-                    self._campaign = self._c.runtime.spawn(self._poll(force=force), name="poll")
+                    self._campaign = self._runtime.spawn(self._poll(force=force), name="poll")
                 case Campaign():
                     work = self._run_campaign(what)
-                    self._campaign = self._c.runtime.spawn(work, name="campaign")
+                    self._campaign = self._runtime.spawn(work, name="campaign")
                 case Follow(epoch, master, ha_address):
                     why = "etcd's record names it"
                     self._tell(e.Superseded(epoch, why, master, ha_address))
@@ -251,7 +253,7 @@ class ElectionService:
             log.warning("the lease from etcd is lost: %s", error)
             election.lost()
         except EtcdError as error:
-            election.failed(str(error), self._c.runtime.monotonic())
+            election.failed(str(error), self._runtime.monotonic())
 
     async def _run_campaign(self, campaign: Campaign) -> None:
         c = self._c
@@ -284,7 +286,7 @@ class ElectionService:
     def _note(self) -> None:
         """Act on a change of the rules' knowledge: how long this master may acknowledge alone,
         which notes to save, and whether a fail-over is possible."""
-        facts, now = self._facts(), self._c.runtime.monotonic()
+        facts, now = self._facts(), self._runtime.monotonic()
         self._alone_term = facts.term
         self._alone_until = self._election.holds_until(facts)
         self._master.recount()

@@ -67,6 +67,9 @@ class Executor:
         doors: Doors,
     ) -> None:
         self._c = context
+        self._role = context.role
+        self._runtime = context.runtime
+        self._store = context.store
         self._master = master
         self._slave = slave
         self._registration = registration
@@ -140,7 +143,7 @@ class Executor:
         self.tell_once(e.Paused())
 
     def note_floor(self) -> None:
-        self.machine.note_floor(self._log(), self._c.runtime.monotonic())
+        self.machine.note_floor(self._log(), self._runtime.monotonic())
 
     def nameserver_told(self, epoch: int, master: str, ha_address: str) -> None:
         self.tell_once(e.NameserverTold(epoch, master, ha_address))
@@ -155,7 +158,7 @@ class Executor:
                 outcome = self._at_once(awaited)
                 if outcome is None:
                     work = self._carry_out(awaited)
-                    self._awaited = self._c.runtime.spawn(work, name="replication-step")
+                    self._awaited = self._runtime.spawn(work, name="replication-step")
                     return
                 event = outcome
             elif self._events:
@@ -167,10 +170,10 @@ class Executor:
 
     def _step(self, event: e.Event) -> e.Awaited | None:
         """Run one step and its instructions; return the awaited one, which is not done yet."""
-        role = self._c.role
+        role = self._role
         before = role.state, role.why
         try:
-            instructions = self.machine.step(event, self._log(), self._c.runtime.monotonic())
+            instructions = self.machine.step(event, self._log(), self._runtime.monotonic())
         except Exception:  # a bug: no writes rather than wrong ones
             log.critical("the rules failed at %s: no more writes", event, exc_info=True)
             self.close()
@@ -189,7 +192,7 @@ class Executor:
         return None
 
     def _log(self) -> e.LogState:
-        store, epochs = self._c.store, self._c.epochs
+        store, epochs = self._store, self._c.epochs
         marks = store.watermarks
         hears = self._slave.knows_confirmed
         return e.LogState(
@@ -259,7 +262,7 @@ class Executor:
         log.info("epoch %d begins at %d", number, start)
 
     async def _cut(self, offset: int, why: str) -> None:
-        store, before = self._c.store, self._c.store.truncated()
+        store, before = self._store, self._store.truncated()
         end = store.watermarks.appended
         log.warning("cutting the log from %d to %d: %s", end, offset, why)
         assert offset <= end, f"the log ends at {end}, it is to be cut at {offset}"
@@ -268,7 +271,7 @@ class Executor:
         self._side = next((side for side in store.truncated() if side not in before), None)
 
     async def _put_back(self, epochs: tuple[Epoch, ...]) -> None:
-        side, end = self._side, self._c.store.watermarks.appended
+        side, end = self._side, self._store.watermarks.appended
         if side is not None and side.start <= end < side.end and epochs:
             self._c.epochs.replace(epochs)
             await self._doors.put_back(side)
@@ -340,12 +343,12 @@ class Executor:
             self._timers.pop(what, None)
             self.tell(e.Again(what))
 
-        self._timers[what] = self._c.runtime.call_later(seconds, over)
+        self._timers[what] = self._runtime.call_later(seconds, over)
 
     def _ask(self, ask: e.Ask) -> None:
         if (before := self._asks.pop(ask.what, None)) is not None:
             before.cancel()
-        self._asks[ask.what] = self._c.runtime.spawn(self._poll(ask), name=f"ask-{ask.what}")
+        self._asks[ask.what] = self._runtime.spawn(self._poll(ask), name=f"ask-{ask.what}")
 
     async def _poll(self, ask: e.Ask) -> None:
         asked = [self._members_at(ask.addresses)]
@@ -365,7 +368,7 @@ class Executor:
         return await self._members_at(sorted(registered - {*known}))
 
     def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        self._work = self._c.runtime.spawn(work, name="replication-work")
+        self._work = self._runtime.spawn(work, name="replication-work")
 
     async def _told(self, outcome: Callable[[str], e.Event], work: Awaitable[None]) -> None:
         """Do this work, and report its outcome unless it is not wanted any more."""
@@ -381,7 +384,7 @@ class Executor:
         """Copy the rest of this member's log. If this log is damaged before that place, mend it for
         the next try."""
         copy = self._copy = TailCopy(self._c, self._doors.wake)
-        end = self._c.store.watermarks.appended
+        end = self._store.watermarks.appended
         log.warning(
             "%s has the log up to %d, this one ends at %d: copying it back",
             member.address,
@@ -419,8 +422,8 @@ class Executor:
         self._work = None
 
     def _lead(self, *, promoted: bool) -> None:
-        marks = self._c.store.watermarks
-        assert self._c.role.state is State.MASTER, f"leads as {self._c.role.state.name}"
+        marks = self._store.watermarks
+        assert self._role.state is State.MASTER, f"leads as {self._role.state.name}"
         if promoted:
             # Messages that the old master confirmed stay so; the others need enough copies first.
             marks.replicated = marks.confirmed

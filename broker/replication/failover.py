@@ -35,6 +35,7 @@ class FailoverService:
     ) -> None:
         """`no_failover` tells why no node can be elected now; None: there are no elections."""
         self._c = context
+        self._role = context.role
         self._master = master
         self._slave = slave
         self._registration = registration
@@ -63,10 +64,10 @@ class FailoverService:
         self._executor.tell(asked)
 
     def _check(self, epoch: int) -> None:
-        if epoch > self._c.role.ceiling:
+        if epoch > self._role.ceiling:
             raise InvalidParameter(
                 f"header field 'epoch' is {epoch}: this node believes none above "
-                f"{self._c.role.ceiling}"
+                f"{self._role.ceiling}"
             )
 
     def _later(self, endpoint: Endpoint, request: Command) -> int:

@@ -372,6 +372,10 @@ class HaMaster:
     ) -> None:
         """`links` numbers the connections of this node."""
         self._c = context
+        self._config = context.config
+        self._role = context.role
+        self._runtime = context.runtime
+        self._store = context.store
         self._on_replicated = on_replicated
         self.links = links
         self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
@@ -389,7 +393,7 @@ class HaMaster:
         self._bound = ""
 
     def now(self) -> float:
-        return self._c.runtime.monotonic()
+        return self._runtime.monotonic()
 
     def validate(self) -> None:
         """AssertionError: what a slave is sent, or has, does not fit this log."""
@@ -403,16 +407,16 @@ class HaMaster:
         assert self.copies_in_sync() >= 1, f"{self.copies_in_sync()} copies are in sync"
 
     def writer(self, transport: Any) -> Callable[[list[ha.Buffer]], None]:
-        return self._c.runtime.writer(transport, copies=True)
+        return self._runtime.writer(transport, copies=True)
 
     def soon(self, call: Callable[[], None]) -> None:
-        self._c.runtime.call_soon(call)
+        self._runtime.call_soon(call)
 
     def read(self, offset: int) -> bytes | memoryview | None:
-        return self._c.store.read_log(offset, self._batch)
+        return self._store.read_log(offset, self._batch)
 
     def is_recent(self, offset: int) -> bool:
-        return self._c.store.is_recent(offset)
+        return self._store.is_recent(offset)
 
     def read_ahead(self, offset: int, done: Callable[[int, int, OSError | None], None]) -> None:
         """Have a worker read the log from there, and tell `done` how far."""
@@ -437,12 +441,12 @@ class HaMaster:
 
     @property
     def leads(self) -> bool:
-        return self._c.role.state is State.MASTER
+        return self._role.state is State.MASTER
 
     @property
     def ceiling(self) -> int:
         """No epoch above this one is believed of a slave."""
-        return self._c.role.ceiling
+        return self._role.ceiling
 
     @property
     def address(self) -> str:
@@ -450,8 +454,8 @@ class HaMaster:
         return self._bound
 
     async def start(self) -> None:
-        config = self._c.config
-        self._listener = await self._c.runtime.listen(
+        config = self._config
+        self._listener = await self._runtime.listen(
             config.host, config.ha_port, lambda: SlaveConnection(self)
         )
         self._bound = self._listener.address
@@ -460,7 +464,7 @@ class HaMaster:
 
     def expect_slaves(self) -> None:
         """Give slaves time to dial: for a moment their absence means nothing."""
-        self._slaves_by = self.now() + self._c.config.slave_timeout_ms / 1000
+        self._slaves_by = self.now() + self._config.slave_timeout_ms / 1000
 
     def close(self) -> None:
         if self._listener is not None:
@@ -492,7 +496,7 @@ class HaMaster:
     def group(self) -> dict[str, Any]:
         """The group, which each member must know: the slaves, and how many copies an
         acknowledgement waits for."""
-        role = self._c.role
+        role = self._role
         replicas = {str(i): address for i, address in role.replicas.items()}
         return {"required": role.required, "replicas": replicas}
 
@@ -551,7 +555,7 @@ class HaMaster:
 
         Just after a restart it can: the slaves are dialling.
         """
-        needed = self._c.role.required - 1
+        needed = self._role.required - 1
         if needed <= 0 or self.now() < self._slaves_by:
             return True
         return self.copies_in_sync() > needed
@@ -579,7 +583,7 @@ class HaMaster:
 
     def recount(self) -> None:
         """Advance `replicated` to the position that enough slaves have reported; it never falls."""
-        role = self._c.role
+        role = self._role
         if self._c.steps.is_resting:
             return  # a thread cuts the log: what was reported may be of what goes
         replicas = [c for c in self.connections if c.is_replica]
@@ -592,7 +596,7 @@ class HaMaster:
         if needed <= 0 or role.state not in (State.MASTER, State.FENCED):
             return  # a fenced master counts on: sends that wait may still be acknowledged
         counting = [c for c in replicas if c.is_named and self._counts(c)]
-        if self._c.config.all_ack:
+        if self._config.all_ack:
             needed = max(needed, sum(c.lag.in_sync for c in counting))
         have = sorted((c.have for c in counting), reverse=True)
         if len(have) >= needed:
@@ -606,7 +610,7 @@ class HaMaster:
 
     def _look(self, connection: SlaveConnection) -> None:
         """Take a slave into the in-sync set, or out of it."""
-        config, end, now = self._c.config, self.watermarks.appended, self.now()
+        config, end, now = self._config, self.watermarks.appended, self.now()
         lag, max_s = connection.lag, config.ha_max_lag_ms / 1000
         before = lag.in_sync
         if lag.judge(end, now, config.ha_max_gap_bytes, max_s):
@@ -623,12 +627,12 @@ class HaMaster:
 
     async def run(self) -> None:
         """Send heartbeats to idle slaves, close silent ones, and update the in-sync set."""
-        config = self._c.config
+        config = self._config
         pause = 0.02 if self.bytes_per_s else min(config.ha_heartbeat_s, 1.0)
         rates: dict[SlaveConnection, int] = {}
         measured = self.now()
         while True:
-            await self._c.runtime.sleep(pause)
+            await self._runtime.sleep(pause)
             now = self.now()
             for connection in list(self.connections):
                 if now - connection.heard_at() > config.ha_idle_ms / 1000:

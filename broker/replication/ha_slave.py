@@ -221,6 +221,10 @@ class HaSlave:
         """`links` numbers the connections of this node. `on_no_master` is called when the node
         that it dialled does not lead."""
         self._c = context
+        self._config = context.config
+        self._epochs = context.epochs
+        self._role = context.role
+        self._store = context.store
         self._links = links
         self._flush = flush
         self._flush_at_once = flush_at_once
@@ -250,7 +254,7 @@ class HaSlave:
         if address == self._c.address:
             return
         self.master_address = address or self.master_address
-        final = self._c.config.ha_master_address and not self._c.role.decided
+        final = self._config.ha_master_address and not self._role.decided
         if not final and ha_address and ha_address != self.ha_address:
             self.ha_address = ha_address
             self.drop()
@@ -272,7 +276,7 @@ class HaSlave:
     # the log
 
     def append(self, transfer: ha.Transfer) -> None:
-        store = self._c.store
+        store = self._store
         offset, data = transfer.offset, transfer.data
         end = store.watermarks.appended
         if end not in (offset, 0):
@@ -280,7 +284,7 @@ class HaSlave:
         if not len(data):
             return
         while self._coming and self._coming[0].start <= offset + len(data):
-            self._c.epochs.open(*self._coming[0])
+            self._epochs.open(*self._coming[0])
             self.tell(e.EpochBegan(self._coming.pop(0).number))
         store.append_raw(offset, data)
         end = store.watermarks.appended
@@ -291,8 +295,8 @@ class HaSlave:
             self.refused = ""
             self._c.master_confirmed = connection.confirmed
             self.knows_confirmed = True
-            end = self._c.store.watermarks.appended
-            if not self._c.role.caught_up and end >= max(self._target, connection.confirmed):
+            end = self._store.watermarks.appended
+            if not self._role.caught_up and end >= max(self._target, connection.confirmed):
                 self.tell(e.Reached(connection.link))
         elif connection.ours is False:
             self._c.master_confirmed = None
@@ -306,11 +310,11 @@ class HaSlave:
         connection = self._connection
         if connection is None:
             return
-        marks = self._c.store.watermarks
+        marks = self._store.watermarks
         assert marks.flushed <= marks.appended, (marks.flushed, marks.appended)
         if connection.ours:
             report = ha.SlaveReport(marks.appended, marks.flushed)
-        elif self._c.config.sync_flush:
+        elif self._config.sync_flush:
             report = ha.SlaveReport(max(marks.flushed, connection.reported.appended))
         else:
             report = ha.SlaveReport(marks.appended)
@@ -341,7 +345,7 @@ class HaSlave:
 
     def _does_not_lead(self, hello: Hello) -> str:
         who = "this node itself" if hello.address == self._c.address else f"{hello.state} now"
-        config = self._c.config.ha_master_address
+        config = self._config.ha_master_address
         named = "; haMasterAddress names it: look whether that is right" if config else ""
         return f"{self.ha_address} does not lead, it is {who}{named}"
 
@@ -381,7 +385,7 @@ class HaSlave:
     def _place(self, offset: int) -> dict[str, Any]:
         """The fields of JOIN for an offset to go on at: the offset, and a checksum of the log
         before it."""
-        marks, hello = self._c.store.watermarks, self._hello
+        marks, hello = self._store.watermarks, self._hello
         first = min(max(marks.start, hello.start, offset - CHECK_BYTES), offset)
         if not marks.appended:
             first = offset
@@ -389,7 +393,7 @@ class HaSlave:
 
     def _go_on(self, offset: int) -> None:
         hello = self._hello
-        self._coming = [each for each in hello.epochs if each.number > self._c.epochs.last]
+        self._coming = [each for each in hello.epochs if each.number > self._epochs.last]
         self._target = hello.settled
         if hello.sync_flush:
             self._flush_at_once()
@@ -477,7 +481,7 @@ class HaSlave:
                 "lastReadTimestamp": 0,
                 "lastWriteTimestamp": 0,
                 "masterFlushOffset": 0,
-                "maxOffset": self._c.store.watermarks.appended,
+                "maxOffset": self._store.watermarks.appended,
                 "transferredByteInSecond": 0,
             },
         }

@@ -60,6 +60,10 @@ class TableSync:
     ) -> None:
         """`delete` applies the deletions in the topic table."""
         self._c = context
+        self._offsets = context.offsets
+        self._role = context.role
+        self._store = context.store
+        self._topics = context.topics
         self._delays = delays
         self._delete = delete
         self.master_address: Callable[[], str] = lambda: ""  # of this slave's master, if it has one
@@ -83,7 +87,7 @@ class TableSync:
         """While this node is a slave, take over the tables of its master."""
         while True:
             pause, address = RETRY_S, self.master_address()
-            if address and self._c.role.state is State.SLAVE:
+            if address and self._role.state is State.SLAVE:
                 try:
                     pause, trouble = await self.copy_from(address), ""
                 except (SaturnError, OSError) as error:
@@ -99,7 +103,7 @@ class TableSync:
     def arrived(self, _: int, arrivals: Iterable[Arrival]) -> None:
         """Make topics and queues of new messages, so that acknowledged messages can be read here
         even if the master dies before its tables come again."""
-        if self._c.role.is_slave and self._c.topics.restore(
+        if self._role.is_slave and self._topics.restore(
             (arrival.topic, arrival.queue_id, last_physical(arrival.entries))
             for arrival in arrivals
         ):
@@ -184,7 +188,7 @@ class TableSync:
 
     def _follows(self) -> tuple[State, int, str]:
         """This node's state, its epoch, and the address of its master."""
-        return self._c.role.state, self._c.role.promised_epoch, self.master_address()
+        return self._role.state, self._role.promised_epoch, self.master_address()
 
     def _check_follows(self, before: tuple[State, int, str]) -> None:
         """SystemBusy: the node follows another master by now, or was promoted; then its own tables
@@ -193,8 +197,8 @@ class TableSync:
             raise SystemBusy(f"this node follows {self._address} no more: its answer came too late")
 
     async def _take_topics(self, as_of: int, document: dict[str, Any]) -> None:
-        self._c.topics.replace_all(document, as_of)
-        self._c.topics.restore(self._c.store.last_entries())  # topics that came meanwhile
+        self._topics.replace_all(document, as_of)
+        self._topics.restore(self._store.last_entries())  # topics that came meanwhile
 
     async def _take_groups(self, document: dict[str, Any]) -> None:
         self._c.groups.replace_all(document)
@@ -212,7 +216,7 @@ class TableSync:
         c.offsets.take(document, marks)
 
     def _compare_levels(self, theirs: str | None) -> None:
-        ours = self._c.store.config.delay_levels
+        ours = self._store.config.delay_levels
         if theirs is not None and theirs.split() != ours.split():
             log.warning(
                 "messageDelayLevel is %r here and %r at the master: if promoted, this node would "
@@ -223,7 +227,7 @@ class TableSync:
 
     def _take_delays(self) -> None:
         """Take the master's delay progress once its deliveries are in this log, too."""
-        if self._waiting is not None and self._c.store.watermarks.appended >= self._waiting[0]:
+        if self._waiting is not None and self._store.watermarks.appended >= self._waiting[0]:
             _, document, heard = self._waiting
             self._delays.merge(document)
             if not self._knows_waits:
@@ -250,8 +254,8 @@ class TableSync:
     def begin_term(self) -> None:
         """Begin as master: marks behind the ends of its queues are of lost messages."""
         # Some received frames were not dispatched yet when the old master died.
-        self._c.topics.restore(self._c.store.last_entries())
-        for table in (self._c.offsets, self._delays):
+        self._topics.restore(self._store.last_entries())
+        for table in (self._offsets, self._delays):
             table.trust()
         for place, had, end in self._clamp():
             log.warning(
@@ -266,7 +270,7 @@ class TableSync:
 
     def end_term(self) -> None:
         """End as master: marks that only this node knows may be of messages that it will lose."""
-        for table in (self._c.offsets, self._delays):
+        for table in (self._offsets, self._delays):
             table.distrust()
 
     async def merge_back(self, address: str) -> None:
@@ -279,7 +283,7 @@ class TableSync:
         finally:
             endpoint.close()
         await self._merge_deleted(topics)
-        self._c.offsets.merge(offsets)
+        self._offsets.merge(offsets)
         self._delays.merge(delays)
 
     async def adopt(self, address: str) -> None:
@@ -313,10 +317,10 @@ class TableSync:
     # both
 
     def _clamp(self) -> list[tuple[GroupOffset, int, int]]:
-        store = self._c.store
-        self._c.offsets.of_log = {}
+        store = self._store
+        self._offsets.of_log = {}
         self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1))
-        return self._c.offsets.clamp(lambda at: store.max_offset(at.topic, at.queue_id))
+        return self._offsets.clamp(lambda at: store.max_offset(at.topic, at.queue_id))
 
     async def _ask(self, endpoint: Endpoint, code: int, ext: dict[str, str]) -> Command:
         reply = await endpoint.request(Command.request(code, ext), TIMEOUT_S)

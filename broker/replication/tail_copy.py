@@ -33,6 +33,7 @@ class TailCopy:
 
     def __init__(self, context: Context, wake: Callable[[], None]) -> None:
         self._c = context
+        self._store = context.store
         self._wake = wake
         self._connection: MasterConnection | None = None
         self._closed = False
@@ -105,11 +106,11 @@ class TailCopy:
         """Ignored: only a slave asks."""
 
     def append(self, transfer: ha.Transfer) -> None:
-        end = self._c.store.watermarks.appended
+        end = self._store.watermarks.appended
         if end not in (transfer.offset, 0):
             raise StoreDamaged(f"its data starts at {transfer.offset}, this log ends at {end}")
         if len(transfer.data):
-            self._c.store.append_raw(transfer.offset, transfer.data)
+            self._store.append_raw(transfer.offset, transfer.data)
 
     def received(self, connection: MasterConnection) -> None:
         self._wake()
