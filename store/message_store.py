@@ -706,7 +706,7 @@ class MessageStore:
 
     def first_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset of this queue since its topic was last created."""
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else min(queue.first, queue.min_offset)
 
     def is_deleted(self, topic: str, physical: int) -> bool:
@@ -753,7 +753,7 @@ class MessageStore:
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> memoryview:
         """Return at most `count` queue entries from `first` on, fewer at the end of a file. Use
         them before the next call."""
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         return memoryview(b"") if queue is None else queue.entries(first, count)
 
     def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
@@ -762,11 +762,11 @@ class MessageStore:
         return self._lookup.visible_end(topic, queue_id, visible)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.min_offset
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         return 0 if queue is None else queue.max_offset
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
@@ -779,7 +779,7 @@ class MessageStore:
         that place, so nobody knows any more."""
         if physical < self._log.start:
             return None
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
         return queue.first_at_or_after(physical, queue.min_offset, queue.max_offset)

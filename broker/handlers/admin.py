@@ -260,7 +260,7 @@ class AdminService:
 
     def _topics_of(self, group: str) -> Search:
         topics = dict.fromkeys((yield from self._offsets.topics_of(group)))
-        online = self._clients.consumers.get(group)
+        online = self._clients.consumer_group(group)
         if online is not None:
             topics |= dict.fromkeys(online.documents)
         return sorted(topics)
@@ -329,7 +329,7 @@ class AdminService:
                     offset = high
                 else:
                     offset = self._store.offset_by_time(topic.name, queue_id, timestamp, "LOWER")
-                online = self._clients.consumers.get(group) is not None
+                online = self._clients.consumer_group(group) is not None
                 self._offsets.reset(group, topic.name, queue_id, offset, notify=online)
                 table[self._mq(topic.name, queue_id)] = offset
             return fastjson.dumps_mq_map(table)[1:-1]

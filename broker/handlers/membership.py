@@ -89,7 +89,7 @@ class MembershipService:
 
     def _notify(self, groups: list[str]) -> None:
         for name in groups:
-            group = self._clients.consumers.get(name)
+            group = self._clients.consumer_group(name)
             settings = self._c.groups.get(name)
             if group is None or group.message_model != CLUSTERING:
                 continue
@@ -109,7 +109,7 @@ class MembershipService:
         again = True
         while again:
             self._telling[name] = False
-            group = self._clients.consumers.get(name)
+            group = self._clients.consumer_group(name)
             members = [] if group is None else list(group.members)
             for start in range(0, len(members), TOLD_AT_ONCE):
                 _tell(name, members[start : start + TOLD_AT_ONCE])
@@ -121,7 +121,7 @@ class MembershipService:
         self, endpoint: Endpoint, request: Command, header: headers.ConsumerGroupHeader
     ) -> None:
         name = header.group
-        group = self._clients.consumers.get(name)
+        group = self._clients.consumer_group(name)
         if group is None:
             raise SystemError_(f"no consumer for this group, {name}")
         body = fastjson.dumps({"consumerIdList": group.client_ids()})
@@ -163,7 +163,7 @@ class MembershipService:
         self, endpoint: Endpoint, request: Command, header: headers.ConsumerGroupHeader
     ) -> None:
         name = header.group
-        group = self._clients.consumers.get(name)
+        group = self._clients.consumer_group(name)
         if group is None:
             raise ConsumerNotOnline(f"the consumer group[{name}] not online")
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(_consumer_json(group))))
@@ -173,7 +173,7 @@ class MembershipService:
     ) -> None:
         """307: ask a consumer for its state, and pass its answer on."""
         name, client_id = header.group, header.client_id
-        group = self._clients.consumers.get(name)
+        group = self._clients.consumer_group(name)
         members = {} if group is None else group.members
         found = [each for each, member in members.items() if member.client_id == client_id]
         if not found:

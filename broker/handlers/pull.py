@@ -172,7 +172,7 @@ class PullService:
             raise NoPermission(f"subscription group [{group_name}] may not consume")
         if c.groups.forbids(group_name, topic_name):
             raise NoPermission(f"group {group_name} is forbidden to read topic {topic_name}")
-        online = c.clients.consumers.get(group_name)
+        online = c.clients.consumer_group(group_name)
         if online and online.message_model == BROADCASTING and not group.broadcast_enable:
             raise NoPermission(f"subscription group [{group_name}] may not broadcast")
         return group, c.topics.readable(topic_name, queue_id)

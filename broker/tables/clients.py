@@ -53,6 +53,10 @@ class ClientTable:
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Endpoint, ConsumerMember]] = {}
 
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        """The consumers of this group that are connected; None if there are none."""
+        return self.consumers.get(name)
+
     def __len__(self) -> int:
         """The number of members of groups and of their subscriptions."""
         consumers = self.consumers.values()

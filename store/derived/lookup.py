@@ -177,7 +177,7 @@ class Lookup:
         end: int | None = None,
         sql: Sql | None = None,
     ) -> GetResult:
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         if queue is None or queue.max_offset == 0:
             # RocketMQ creates the queue on such a request, so it gives this answer as well
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0 if correct else offset, 0, 0)
@@ -251,13 +251,13 @@ class Lookup:
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether the message at a queue offset is assumed to be in memory. Without a message the
         answer is yes, because nothing has to be read from the disk."""
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         entry = None if queue is None else queue.entry(offset)
         return entry is None or entry[0] >= self._cached_from
 
     def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
         """The queue's end for readers that see no message that ends behind `visible`."""
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
         low, high = queue.min_offset, queue.max_offset
@@ -279,7 +279,7 @@ class Lookup:
         return bytes(view[: frame.size])
 
     def store_time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         entry = None if queue is None else queue.entry(offset)
         return None if entry is None else self._log.store_time_at(entry[0])
 
@@ -290,7 +290,7 @@ class Lookup:
         Outside of the queue's times the answer is its end, or its first message for UPPER.
 
         """
-        queue = self._queues.table.get((topic, queue_id))
+        queue = self._queues.find(topic, queue_id)
         if queue is None:
             return 0
         low, high = queue.min_offset, queue.max_offset

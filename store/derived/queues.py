@@ -113,6 +113,10 @@ class QueueTable:
             queue.bury(self.tombstones[topic].end, self.tombstones[topic].next.get(queue_id, 0))
         return queue
 
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The files of this queue; None if no message ever came."""
+        return self.table.get((topic, queue_id))
+
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
         return self.table.get((topic, queue_id)) or self._make(topic, queue_id)
 

@@ -194,4 +194,4 @@ class Groups:
 
     @property
     def _queue(self) -> ConsumeQueue | None:
-        return self._queues.table.get(QUEUE)
+        return self._queues.find(*QUEUE)

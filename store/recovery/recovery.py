@@ -222,7 +222,7 @@ class _Places:
     def _can_be(self, run: Run, gap_bytes: int) -> bool:
         """Whether a gap of this size has room for all messages from the queue's end to the run."""
         topic, queue_id, first, count, _ = run
-        queue = self._derived.queues.table.get((topic, queue_id))
+        queue = self._derived.queues.find(topic, queue_id)
         if queue is None or not queue.series.segments:
             return True  # it begins there
         return (first + count - queue.max_offset) * FRAME_BYTES_MIN <= gap_bytes
