@@ -29,7 +29,7 @@ class NoFreePortsError(Exception):
 
 
 def free_block(host: str, width: int) -> int:
-    """The first of `width` neighbouring ports that nobody listens on or has chosen."""
+    """The first of `width` neighbouring ports that are free and not chosen yet."""
     below = 32768
     with contextlib.suppress(OSError, ValueError):
         below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])

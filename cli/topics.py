@@ -36,7 +36,7 @@ def admin(nameserver: str) -> Any:
 
 
 def user_topics(client: Any) -> list[str]:
-    """The topics that somebody made: without those of the system, of clusters and of brokers."""
+    """The topics that users made: without those of the system, of clusters and of brokers."""
     from saturnmq.protocol import topics
 
     nodes = client.cluster()

@@ -346,8 +346,9 @@ class ClusterAccess:
         asks: Sequence[tuple[str | None, Command]],
         codes: Collection[int] = (ResponseCode.SUCCESS,),
     ) -> Generator[Command | None]:
-        """The answers at these addresses, all asked at once. None where none is given, or one with
-        another code, or nobody of ours is there: there has to be asked again, with patience."""
+        """The answers at these addresses, all asked at once. An answer is None if there is no
+        address, if it has another code, or if no broker of ours is there: then ask again, with
+        patience."""
         for at in range(0, len(asks), TOGETHER):
             part = [
                 (None if address in self._java else address, command)
@@ -413,8 +414,8 @@ class _Cutting(NamedTuple):
 
 
 def _together(pieces: Iterable[Range], max_bytes: int) -> Iterator[list[Range]]:
-    """Neighbours that weigh no more than that together; what weighs more, or nobody weighed, is
-    alone."""
+    """Group neighbouring ranges that together weigh no more than that; a heavier range, or one
+    without a weight, is alone."""
     group: list[Range] = []
     room = 0
     for piece in pieces:

@@ -80,7 +80,7 @@ class StoreDirectory:
         self._mapped: dict[str, _Mapped] = {}
 
     def close(self) -> None:
-        """Files stay mapped as long as somebody has a view of one."""
+        """Close the files; they stay mapped as long as a view of one is in use."""
         self._queues.clear()
         self._mapped.clear()
 

@@ -235,8 +235,8 @@ class DrillRun:
         self._mark("heal", f"{name} is master", group, note=f"epoch {done.epoch}")
 
     async def succeed(self, old: str, new: str = "") -> None:
-        """Another node leads the group of `old`: `new` is promoted, or, where masters are elected,
-        waited for whoever is. That ends, too, when `old` is back before."""
+        """Let another node lead the group of `old`: promote `new`, or, if masters are elected, wait
+        for the elected one. The wait also ends when `old` is back first."""
         group = self._nodes[old].group
         if not self.elects:
             await self.promote(group, new)
@@ -326,7 +326,7 @@ class Drill:
 
     @property
     def elects(self) -> bool:
-        """Whether groups elect their masters, so that nobody needs to promote."""
+        """Whether groups elect their masters, without an operator."""
         return "etcd" in self.features
 
     def with_elections(self) -> Drill:

@@ -219,7 +219,7 @@ def _complaints() -> Iterator[list[str]]:
 
 
 def _strange(got: dict[_Place, bytes], acked: dict[_Place, int], bodies: Bodies) -> list[str]:
-    """Messages delivered that nobody sent, or another's in the place of an acknowledged one."""
+    """Delivered messages that were never sent, or that came in the place of an acknowledged one."""
     found = {place: bodies.number(body) for place, body in got.items()}
     return [
         f"I2: queue {place[0]} offset {place[1]} delivers message {number}, "

@@ -279,7 +279,7 @@ class _Lines:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL for the driver: its interpreter and its JVM at once, as when the machine is gone.
-    Python workers are not among them; they end when they find nobody to talk to."""
+    Python workers are not among them; they end when they find their driver gone."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

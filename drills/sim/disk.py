@@ -280,9 +280,9 @@ class SimDisk:
         self.on = True
 
     def kill(self) -> None:
-        """The process dies, the machine lives: nothing written is lost, also what was not flushed.
+        """End the process while the machine lives: no written byte is lost, flushed or not.
 
-        Until `power_on` nobody may use the disk: the dead have no hands.
+        Until `power_on` the disk may not be used: a dead process uses none.
         """
         self.on = False
         self.locks.clear()

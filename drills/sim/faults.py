@@ -354,7 +354,7 @@ class PromotionOrder:
 
 
 class Operator(ClientMachine):
-    """Promotes somebody when a group has had no master for a while."""
+    """Promote a node when a group has had no master for a while."""
 
     def __init__(self, cluster: SimCluster) -> None:
         super().__init__(cluster, "operator", "10.0.5.1")

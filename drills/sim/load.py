@@ -59,7 +59,8 @@ class ClientMachine:
         return core
 
     def _on_error(self, error: SaturnError) -> None:
-        """A task that begins again hides a bug from nobody: it counts as a death."""
+        """Count a failed task as a death, although it begins again: else a bug would stay
+        hidden."""
         if isinstance(error, TaskFailed) and not self.runtime.off:
             self.runtime.deaths.append(str(error))
 

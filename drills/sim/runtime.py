@@ -117,7 +117,7 @@ class SimRuntime:
             self.died(f"{task.get_name()}: {error!r}")
 
     def died(self, what: str) -> None:
-        """A task or a request failed in a way that nobody foresaw. In production the process ends
+        """Take an unforeseen failure of a task or a request. In production the process ends
         (docs/guarantees.md S10), or goes on and counts it; here it fails the run."""
         if not self.off:
             self.deaths.append(what)

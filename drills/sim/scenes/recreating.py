@@ -57,7 +57,7 @@ class Recreating(Scene):
             await self.pause(LIVES_MAX * count)
 
     async def _end(self) -> None:
-        """Its messages are nobody's from here on."""
+        """Delete the topic on every node; from here on its messages are owed to no consumer."""
 
         def gone(node: SimBroker) -> bool:
             return node.serving is not None and node.serving.context.topics.get(self.topic) is None
