@@ -23,7 +23,7 @@ from saturnmq.runtime.errors import MalformedFrame
 from . import checked
 from .remoting import Command
 
-EPOCH_MAX = (1 << 31) - 1  # what RocketMQ's brokers can read
+EPOCH_MAX = (1 << 31) - 1  # the greatest that RocketMQ's brokers can read
 TERM = 100_000
 OPENER = 1_000
 # A node believes no epoch further above its own: it cannot have missed so many promotions, and a

@@ -132,8 +132,8 @@ def _open_sized(path: str, size: int) -> int:
     return fd
 
 
-# fcntl locks hold between processes only, and closing any descriptor of the file gives them up:
-# what this process holds is kept here, and its file is not opened again.
+# fcntl locks hold between processes only, and closing any descriptor of the file releases them. So
+# this set has the files that this process has locked, and such a file is not opened again.
 _held_here: set[str] = set()
 
 

@@ -79,7 +79,7 @@ class Replica:
     lag_bytes: int | None = None
     lag_ms: int | None = None
     error: str = ""
-    # What a master reports of its slaves: in sync, lag in bytes and in ms; by broker id.
+    # A master reports of its slaves: in sync, lag in bytes and in ms; by broker id.
     slave_reports: Mapping[int, tuple[bool, int | None, int | None]] = field(default_factory=dict)
 
     @property

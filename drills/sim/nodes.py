@@ -147,7 +147,7 @@ class SimBroker:
         self.ageing = False  # its disk loses what it had
         self.may_refuse = False  # not to start is right where it does not belong
         self.paused = False
-        self._started = False  # what the broker knows is whole
+        self._started = False  # the broker has all of its state
         self._down = Span(self.now)
         self._frozen = Span(self.now)
         self.incarnation = 0

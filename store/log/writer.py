@@ -359,7 +359,7 @@ class Writer:
         fresh = not self._log.series.segments
         try:
             self._copy(offset, memoryview(data))
-        finally:  # what was copied counts, also when there was no room for the rest
+        finally:  # copied frames count, even if there was no room for the rest
             if fresh and self._log.series.segments:
                 start = self._log.start
                 self._watermarks.reset(start, start, flushed=start, dispatched=start)
