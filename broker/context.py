@@ -32,6 +32,7 @@ from saturnmq.runtime.loop_watch import LoopWatch
 from saturnmq.runtime.steps import Aside, Steps
 from saturnmq.store.log.epochs import Epochs
 from saturnmq.store.message_store import GetResult, MessageStore
+from saturnmq.store.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class Context:
         return self.role.required > 1 or bool(self.witnesses())
 
     @property
-    def visible(self) -> int:
+    def visible(self) -> PhysicalOffset:
         """The physical offset below which consumers see messages (invariant I9). They see an atomic
         batch only when all of it has its queue entries: that takes several steps of reput, or waits
         for room on the disk."""

@@ -40,6 +40,7 @@ from saturnmq.store.log.resync import next_frame
 from saturnmq.store.log.transient_pool import TransientStorePool
 from saturnmq.store.log.truncated import SideFile, SideFiles, Truncated
 from saturnmq.store.log.writer import AppendResult, PendingMessage, Writer
+from saturnmq.store.offsets import PhysicalOffset, QueueOffset, StoreTime
 from saturnmq.store.recovery.amnesia import DurableRange, set_aside_behind_hole
 from saturnmq.store.recovery.checkpoint import INDEX_UNKNOWN, AbortMark, Checkpoint
 from saturnmq.store.recovery.recovery import RecoveryResult, recover
@@ -329,7 +330,7 @@ class MessageStore:
         index.truncate(offset, self._log.store_time_at)
         while offset < end:
             # the queues already have all entries
-            reached = self._reput.step(offset, end).next_offset
+            reached: int = self._reput.step(offset, end).next_offset
             if reached == offset:
                 reached = next_frame(self._log.series, offset, end) or end
             offset = reached
@@ -416,9 +417,9 @@ class MessageStore:
         self._check_writable()
         return self._writer.put_marker(document, store_host=store_host)
 
-    def align_to_batch(self, offset: int) -> int:
+    def align_to_batch(self, offset: int) -> PhysicalOffset:
         """Return the last offset up to `offset` that lies inside no atomic batch."""
-        return self._groups.align_to_batch(offset)
+        return PhysicalOffset(self._groups.align_to_batch(offset))
 
     def marker(self, queue_offset: int) -> Marker | None:
         """Return a dispatched marker; None if there is none at this place, or no longer."""
@@ -543,7 +544,7 @@ class MessageStore:
             raise ServiceNotAvailable(f"the CommitLog is damaged from {offset} on: {why}")
         log.error("the CommitLog is damaged from %d to %d: %s", offset, after, why)
         self.recovery.gaps.append((offset, after))
-        self.watermarks.dispatched = after
+        self.watermarks.dispatched = PhysicalOffset(after)
 
     def flush_derived(self) -> None:
         """Blocking: make queue entries and index items durable, then move `derived` to their end.
@@ -578,13 +579,13 @@ class MessageStore:
             page.index_name, page.index_header = mark.name, mark.header
             page.index = max(page.index, mark.full_until)
 
-    def _durable_end(self) -> int:
+    def _durable_end(self) -> PhysicalOffset:
         """Return the end of the durable whole frames. It lies inside no atomic batch, because the
         next start must read the marker."""
         dispatched, flushed = self.watermarks.dispatched, self._flushed_frames
         if dispatched <= self.watermarks.flushed:
             flushed = max(flushed, dispatched)
-        return self._groups.align_to_batch(flushed)
+        return self.align_to_batch(flushed)
 
     def check_files(self) -> None:
         """Blocking: check that the log's files are still there. OSError: a file is gone; the store
@@ -698,8 +699,7 @@ class MessageStore:
         )
 
     def last_entries(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (topic, queue id, physical offset of the last message) for each queue that is not
-        empty."""
+        """Yield (topic, queue id, physical offset of the last message) for each non-empty queue."""
         for (topic, queue_id), queue in list(self._queues.table.items()):
             if not queue.is_empty:
                 yield topic, queue_id, queue.last_physical
@@ -761,13 +761,13 @@ class MessageStore:
         `visible`."""
         return self._lookup.visible_end(topic, queue_id, visible)
 
-    def min_offset(self, topic: str, queue_id: int) -> int:
+    def min_offset(self, topic: str, queue_id: int) -> QueueOffset:
         queue = self._queues.find(topic, queue_id)
-        return 0 if queue is None else queue.min_offset
+        return QueueOffset(0 if queue is None else queue.min_offset)
 
-    def max_offset(self, topic: str, queue_id: int) -> int:
+    def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
         queue = self._queues.find(topic, queue_id)
-        return 0 if queue is None else queue.max_offset
+        return QueueOffset(0 if queue is None else queue.max_offset)
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether reading a queue from `offset` is expected to need no disk; see
@@ -797,7 +797,7 @@ class MessageStore:
     ) -> int:
         return self._lookup.offset_by_time(topic, queue_id, timestamp, boundary)
 
-    def store_time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+    def store_time_of(self, topic: str, queue_id: int, offset: int) -> StoreTime | None:
         return self._lookup.store_time_of(topic, queue_id, offset)
 
     def message_at(self, physical: int) -> bytes | None:
@@ -890,13 +890,13 @@ class MessageStore:
                 reason=reason,
             )
             log.warning("%d messages of it are in %s now", saved.messages, saved.file)
-        self._cut(offset)
+        self._cut(PhysicalOffset(offset))
 
-    def _cut(self, offset: int) -> None:
+    def _cut(self, offset: PhysicalOffset) -> None:
         page, marks = self._checkpoint, self.watermarks
         flushed, all_dispatched, dispatched = marks.flushed, marks.dispatched, marks.dispatched
         if dispatched > offset:
-            dispatched = self._groups.align_to_batch(self._reput.frame_at_or_before(offset))
+            dispatched = self.align_to_batch(self._reput.frame_at_or_before(offset))
         # No watermark may claim bytes that are about to go. The index runs ahead of the others.
         page.derived, page.flushed = min(page.derived, dispatched), min(page.flushed, dispatched)
         self._flushed_frames = min(self._flushed_frames, dispatched)

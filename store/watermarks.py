@@ -14,6 +14,10 @@ delete what is not there.
 
 from __future__ import annotations
 
+from saturnmq.store.offsets import PhysicalOffset
+
+NOWHERE = PhysicalOffset(0)
+
 
 class Watermarks:
     """Physical offsets; each setter ignores a step back, so that late reports do no harm."""
@@ -21,10 +25,17 @@ class Watermarks:
     __slots__ = ("_appended", "_confirmed", "_dispatched", "_flushed", "_replicated", "_start")
 
     def __init__(self) -> None:
-        self._start = self._appended = self._flushed = 0
-        self._replicated = self._confirmed = self._dispatched = 0
+        self._start = self._appended = self._flushed = NOWHERE
+        self._replicated = self._confirmed = self._dispatched = NOWHERE
 
-    def reset(self, start: int, end: int, *, flushed: int, dispatched: int) -> None:
+    def reset(
+        self,
+        start: PhysicalOffset,
+        end: PhysicalOffset,
+        *,
+        flushed: PhysicalOffset,
+        dispatched: PhysicalOffset,
+    ) -> None:
         """The log goes from `start` to `end` (after recovery or a truncation); nothing counts as
         confirmed of what has to be dispatched again."""
         self._start, self._appended = start, end
@@ -47,55 +58,55 @@ class Watermarks:
             assert start <= self._dispatched, f"dispatched {self._dispatched}, begins at {start}"
 
     @property
-    def start(self) -> int:
+    def start(self) -> PhysicalOffset:
         return self._start
 
     @start.setter
-    def start(self, value: int) -> None:
+    def start(self, value: PhysicalOffset) -> None:
         safe = min(self._flushed, self._dispatched)
         assert value <= safe, f"deleted up to {value}, flushed and dispatched up to {safe}"
         self._start = max(self._start, value)
 
     @property
-    def appended(self) -> int:
+    def appended(self) -> PhysicalOffset:
         return self._appended
 
     @appended.setter
-    def appended(self, value: int) -> None:
+    def appended(self, value: PhysicalOffset) -> None:
         self._appended = max(self._appended, value)
 
     @property
-    def flushed(self) -> int:
+    def flushed(self) -> PhysicalOffset:
         return self._flushed
 
     @flushed.setter
-    def flushed(self, value: int) -> None:
+    def flushed(self, value: PhysicalOffset) -> None:
         assert value <= self._appended, f"flushed {value}, appended {self._appended}"
         self._flushed = max(self._flushed, value)
 
     @property
-    def replicated(self) -> int:
+    def replicated(self) -> PhysicalOffset:
         return self._replicated
 
     @replicated.setter
-    def replicated(self, value: int) -> None:
+    def replicated(self, value: PhysicalOffset) -> None:
         assert value <= self._appended, f"replicated {value}, appended {self._appended}"
         self._replicated = max(self._replicated, value)
 
     @property
-    def confirmed(self) -> int:
+    def confirmed(self) -> PhysicalOffset:
         return self._confirmed
 
     @confirmed.setter
-    def confirmed(self, value: int) -> None:
+    def confirmed(self, value: PhysicalOffset) -> None:
         assert value <= self._appended, f"confirmed {value}, appended {self._appended}"
         self._confirmed = max(self._confirmed, value)
 
     @property
-    def dispatched(self) -> int:
+    def dispatched(self) -> PhysicalOffset:
         return self._dispatched
 
     @dispatched.setter
-    def dispatched(self, value: int) -> None:
+    def dispatched(self, value: PhysicalOffset) -> None:
         assert value <= self._appended, f"dispatched {value}, appended {self._appended}"
         self._dispatched = max(self._dispatched, value)

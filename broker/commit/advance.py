@@ -132,7 +132,7 @@ class WatermarkAdvancer:
 def confirm(c: Context) -> None:
     """Raise `confirmed` as far as the ack mode allows; on a slave, to its master's position."""
     marks = c.store.watermarks
-    position = marks.appended
+    position: int = marks.appended
     if c.role.state is State.SLAVE:
         if c.master_confirmed is not None:
             position = min(position, c.master_confirmed)

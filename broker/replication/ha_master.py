@@ -38,6 +38,7 @@ from saturnmq.broker.replication.sealing import SealOfMaster
 from saturnmq.protocol import ha
 from saturnmq.runtime.door import Listener
 from saturnmq.runtime.errors import NoPermission, SaturnError
+from saturnmq.store.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,6 @@ class SlaveConnection(asyncio.BufferedProtocol):
         assert self.ours is not None or self.next is None, "its dialect is not known"
         assert not self.ours or self.next is None or self.join is not None, "it has not joined"
         assert self.next is None or self.next >= 0, f"{self.next} is sent next"
-        assert self.sent_bytes >= 0, f"{self.sent_bytes} bytes were sent"
 
     @property
     def _host(self) -> str:
@@ -400,7 +400,6 @@ class HaMaster:
         end, now = self.watermarks.appended, self.now()
         links = [connection.link for connection in self.connections]
         assert len({*links}) == len(links), f"two connections have one number: {links}"
-        assert len(links) <= CONNECTIONS_MAX, f"{len(links)} connections are open"
         for connection in self.connections:
             connection.lag.validate(end, now)
             connection.validate()
@@ -600,7 +599,8 @@ class HaMaster:
             needed = max(needed, sum(c.lag.in_sync for c in counting))
         have = sorted((c.have for c in counting), reverse=True)
         if len(have) >= needed:
-            self.watermarks.replicated = min(have[needed - 1], self.watermarks.appended)
+            position = min(have[needed - 1], self.watermarks.appended)
+            self.watermarks.replicated = PhysicalOffset(position)
             self._on_replicated()
 
     def _counts(self, connection: SlaveConnection) -> bool:

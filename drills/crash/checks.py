@@ -85,7 +85,7 @@ class Checker:
             return [f"I2 the log ends at {end}, only {len(model.log)} bytes were written"]
         if not model.may_end_at(end):
             return [f"I2 the log ends at {end}, which is no frame's end"]
-        at = start
+        at: int = start
         while at < end:
             view = store.read_log(at, end - at)
             if not view:

@@ -75,7 +75,7 @@ class BitRot:
         cut = model.group_at(hit) if frame is not None else None
         if end < len(model.log) and not (recovery.lost and (hit >= end or end == cut)):
             return f"the log ends at {end}, not at {len(model.log)}, and nothing is told as lost"
-        at = marks.start
+        at: int = marks.start
         while at < end:
             part = bytes(store.read_log(at, end - at) or b"")
             if not part:
@@ -95,7 +95,8 @@ class BitRot:
     def _delivered(self, store: MessageStore, hit: int) -> str:
         frame = self._frame(hit)
         for (topic, queue_id), queue in self._model.queues.items():
-            offset, end = store.min_offset(topic, queue_id), len(queue.ends)
+            offset: int = store.min_offset(topic, queue_id)
+            end = len(queue.ends)
             seen = 0
             while offset < end:
                 try:

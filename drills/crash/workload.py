@@ -296,7 +296,7 @@ class StoreWorkload:
             return
         if (put.queue_offset, put.count) != (expected, len(items)):
             self._violated(f"I4 {topic}/{queue_id} gave {put.queue_offset}, not {expected}")
-        at = put.physical_offset
+        at: int = put.physical_offset
         for body, _ in items:
             frame = decode_frame(self._model.log, at)
             if not isinstance(frame, Frame) or frame.body != body:

@@ -233,7 +233,7 @@ class Store:
         return outcome
 
     def _read_queue(self, store: MessageStore, topic: str, queue_id: int) -> None:
-        offset = store.min_offset(topic, queue_id)
+        offset: int = store.min_offset(topic, queue_id)
         for _ in range(READS_MAX):
             found = store.get_message(topic, queue_id, offset, 32)
             if found.next_begin_offset <= offset:

@@ -29,6 +29,7 @@ from saturnmq.store.derived.indexfile import Index
 from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.sql_filter import PASSED, sift
 from saturnmq.store.log.commitlog import CommitLog, Range
+from saturnmq.store.offsets import StoreTime
 
 # One step of a search for a key in microseconds: an index item, a frame, a byte of a frame.
 STEP_WORK, ITEM_WORK, FRAME_WORK, WORK_BYTES = 1000, 1, 20, 1024
@@ -278,10 +279,11 @@ class Lookup:
             return None
         return bytes(view[: frame.size])
 
-    def store_time_of(self, topic: str, queue_id: int, offset: int) -> int | None:
+    def store_time_of(self, topic: str, queue_id: int, offset: int) -> StoreTime | None:
         queue = self._queues.find(topic, queue_id)
         entry = None if queue is None else queue.entry(offset)
-        return None if entry is None else self._log.store_time_at(entry[0])
+        time = None if entry is None else self._log.store_time_at(entry[0])
+        return None if time is None else StoreTime(time)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: str) -> int:
         """Find a queue offset by store time. LOWER: the first message stored at or after

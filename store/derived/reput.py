@@ -16,6 +16,7 @@ from saturnmq.store.derived.derived import Arrival, Derived
 from saturnmq.store.log.atomic_batches import AtomicBatch, groups_in
 from saturnmq.store.log.commitlog import CommitLog
 from saturnmq.store.log.resync import next_frame
+from saturnmq.store.offsets import PhysicalOffset
 
 STEP_BYTES = 4 << 20
 NEW_QUEUES = 8  # in a step: the file system takes about a millisecond for the files of each
@@ -25,7 +26,7 @@ NEW_QUEUES = 8  # in a step: the file system takes about a millisecond for the f
 class Step:
     """The progress of a step; `status` as in `scan_frames`."""
 
-    next_offset: int
+    next_offset: PhysicalOffset
     status: str  # of ScanStatus
     why: str = ""
     last_store_timestamp: int = 0
@@ -60,7 +61,8 @@ class Reput:
         assert base <= offset, f"{offset} lies before the bytes from {base} on"
         step = self.dispatch(view, base, offset - base, final, limit=limit)
         if step.next_offset > limit:  # a slave has the head of a BLANK
-            step.next_offset = base + _first_that_is_no_frame(view, offset - base, final)
+            whole = _first_that_is_no_frame(view, offset - base, final)
+            step.next_offset = PhysicalOffset(base + whole)
             step.status = ScanStatus.MORE
         assert offset <= step.next_offset <= limit, (offset, step.next_offset, limit)
         return step
@@ -132,11 +134,11 @@ class Reput:
         if limit is not None and groups and groups[-1].end > limit:
             scan = self._scan(view, pos, groups[-1].start - base, base, verify_crc=verify_crc)
             scan = scan._replace(status=ScanStatus.MORE)
-        begin, offset = base + pos, base + scan.next_pos
+        begin, offset = base + pos, PhysicalOffset(base + scan.next_pos)
         segment_end = begin - begin % self._log.segment_bytes + self._log.segment_bytes
         if scan.status == ScanStatus.BLANK and offset != segment_end:
             why = f"a BLANK ends at {offset}, not at its segment's end"
-            offset = base + _first_that_is_no_frame(view, pos, final)
+            offset = PhysicalOffset(base + _first_that_is_no_frame(view, pos, final))
             scan = scan._replace(status=ScanStatus.DAMAGE, why=why)
         self._derived.append(scan, self._arrived)
         arrivals, self._arrived = self._arrived, []

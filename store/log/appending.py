@@ -60,7 +60,7 @@ class Appending:
         self._store_host = store_host
         self._crc_property = crc_property
         self._buffer = memoryview(bytearray(max(sizes)))
-        self._written = log.end
+        self._written: int = log.end
         start, stop = self.group
         assert log.end <= start < stop, f"a batch from {start} to {stop}, the log ends at {log.end}"
         assert len(self._places) == 1 + len(parts), "a place for the marker and for each part"

@@ -37,6 +37,7 @@ from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.log.flush_ticket import FlushTicket, LogFailed, gone
 from saturnmq.store.log.segments import Segment, SegmentSeries, zero_tail
 from saturnmq.store.log.transient_pool import TransientStorePool
+from saturnmq.store.offsets import PhysicalOffset
 from saturnmq.store.reading import OF_LOG, read
 from saturnmq.store.watermarks import Watermarks
 
@@ -84,7 +85,7 @@ class CommitLog:
         assert ahead >= 0, f"zeros for {ahead} bytes ahead"
         self.series = SegmentSeries(disk, directory, segment_bytes)
         self.segment_bytes = segment_bytes
-        self.end = 0
+        self.end = PhysicalOffset(0)
         self._begins = begins
         self._ahead = ahead
         self._sync_zeros = sync_zeros
@@ -127,13 +128,13 @@ class CommitLog:
             segment.file.advise(advice)
 
     @property
-    def start(self) -> int:
-        return self.series.start
+    def start(self) -> PhysicalOffset:
+        return PhysicalOffset(self.series.start)
 
     @property
-    def committed(self) -> int:
+    def committed(self) -> PhysicalOffset:
         """Up to here the log can be read."""
-        return self._committed if self._pool is not None else self.end
+        return PhysicalOffset(self._committed) if self._pool is not None else self.end
 
     def may_end_at(self, offset: int) -> bool:
         """Whether a BLANK fits behind `offset`: one follows the last frame of every segment."""
@@ -151,7 +152,7 @@ class CommitLog:
         if size + BLANK_BYTES > left:
             fresh = self._next(segment.end)  # before the BLANK: a full disk changes nothing
             self._write(segment, pos, BLANK.pack(left, BLANK_MAGIC))
-            self.end = segment.end
+            self.end = PhysicalOffset(segment.end)
             segment, pos = fresh, 0
         return segment, pos
 
@@ -163,7 +164,6 @@ class CommitLog:
         assert marks.flushed <= self.committed, f"flushed {marks.flushed} of {self.committed}"
         series, end, size = self.series, self.end, self.segment_bytes
         series.validate()
-        assert end >= 0, f"the log ends at {end}"
         if series.segments:
             assert series.start <= end, f"the log begins at {series.start} and ends at {end}"
             assert end <= series.end, f"the log ends at {end}, its segments at {series.end}"
@@ -194,7 +194,7 @@ class CommitLog:
         assert at >= 0, f"{at} in the staging buffer"
         return self._staging[at : at + size]
 
-    def append(self, segment: Segment, pos: int, frames: memoryview) -> int:
+    def append(self, segment: Segment, pos: int, frames: memoryview) -> PhysicalOffset:
         """Write the staged frames at the place that `room` gave; return the new end."""
         self._staged_end = -1
         self._staged_end = self.end = self._write(segment, pos, frames)
@@ -237,7 +237,7 @@ class CommitLog:
         assert end >= self.end, f"the log ends at {self.end}, what was written ahead at {end}"
         assert end <= self.series.end, f"written ahead to {end}, segments end at {self.series.end}"
         self._staged_end = -1
-        self.end = end
+        self.end = PhysicalOffset(end)
 
     def discard_ahead(self) -> None:
         """Blocking: what was written ahead is gone, durably: what comes next must not be followed
@@ -246,7 +246,7 @@ class CommitLog:
         self.truncate(self.end)
         self._committed = committed
 
-    def _write(self, segment: Segment, pos: int, data: bytes | memoryview) -> int:
+    def _write(self, segment: Segment, pos: int, data: bytes | memoryview) -> PhysicalOffset:
         """Write `data`; return the log's offset behind it."""
         end = pos + len(data)
         assert end <= self.segment_bytes, f"{len(data)} bytes at {pos} leave their segment"
@@ -261,7 +261,7 @@ class CommitLog:
                 segment.file.write(pos, data)
             except OSError as error:
                 raise LogFailed(f"a write failed: {error}") from error
-        return segment.start + end
+        return PhysicalOffset(segment.start + end)
 
     def append_raw(self, offset: int, data: bytes | memoryview) -> None:
         """Copy the master's bytes; they never cross a segment."""
@@ -273,7 +273,7 @@ class CommitLog:
                 )
             self._begins(offset)
             self.series.add(self._create(offset))
-            self.end = offset
+            self.end = PhysicalOffset(offset)
         if offset != self.end:
             raise StoreDamaged(f"bytes for {offset} offered, this log ends at {self.end}")
         segment = self._current()
@@ -480,7 +480,7 @@ class CommitLog:
         self._ends_at(0)
 
     def _ends_at(self, end: int) -> None:
-        self.end = self._committed = end
+        self.end = self._committed = PhysicalOffset(end)
         self._staged_end = -1
         for start in [start for start in self._buffers if start >= end]:
             assert self._pool is not None, f"the buffer of {start} came from a pool"

@@ -6,6 +6,7 @@ import errno
 from dataclasses import dataclass, field
 
 from saturnmq.store.disk import SegmentFile
+from saturnmq.store.offsets import PhysicalOffset
 
 
 class LogFailed(Exception):
@@ -16,7 +17,7 @@ class LogFailed(Exception):
 class FlushTicket:
     """Ranges to write from buffers and then to make durable; any thread may call `run`."""
 
-    target: int
+    target: PhysicalOffset
     store_timestamp: int
     ranges: list[tuple[SegmentFile, int, int]] = field(default_factory=list)
     commits: list[tuple[SegmentFile, int, memoryview]] = field(default_factory=list)

@@ -35,6 +35,7 @@ from saturnmq.store.log.atomic_batches import QUEUE, AtomicBatchPart, Groups, ma
 from saturnmq.store.log.commitlog import CommitLog
 from saturnmq.store.log.flush_ticket import LogFailed
 from saturnmq.store.log.segments import Segment
+from saturnmq.store.offsets import PhysicalOffset, QueueOffset, StoreTime
 from saturnmq.store.watermarks import Watermarks
 
 PROPERTIES_MAX = 32_767
@@ -63,11 +64,11 @@ class PendingMessage:
 class AppendResult:
     """The place of an append; `end_offset` is what an ack waits for."""
 
-    physical_offset: int
-    end_offset: int
-    queue_offset: int
+    physical_offset: PhysicalOffset
+    end_offset: PhysicalOffset
+    queue_offset: QueueOffset
     count: int
-    store_timestamp: int
+    store_timestamp: StoreTime
     sizes: Sequence[int]
 
 
@@ -112,7 +113,7 @@ class Writer:
             self._topics[topic] = found
         return found
 
-    def _now(self) -> int:
+    def _now(self) -> StoreTime:
         """Store time: the wall clock, but it never runs backwards within a log, or nothing in it
         could be found by time.
 
@@ -121,7 +122,7 @@ class Writer:
         messages and names files; it measures no waiting (docs/clocks.md).
         """
         self.last_store_timestamp = max(self.last_store_timestamp, self._now_ms())
-        return self.last_store_timestamp
+        return StoreTime(self.last_store_timestamp)
 
     def _check_fits(self, size: int) -> None:
         if size + BLANK_BYTES > self._config.commitlog_segment_bytes:
@@ -140,7 +141,7 @@ class Writer:
         except OSError as error:  # before anything was written
             raise _no_room(error) from error
 
-    def _append(self, segment: Segment, pos: int, frames: memoryview) -> int:
+    def _append(self, segment: Segment, pos: int, frames: memoryview) -> PhysicalOffset:
         try:
             return self._log.append(segment, pos, frames)
         except LogFailed as error:
@@ -224,7 +225,7 @@ class Writer:
         if in_queue:
             self._queues.next[key] = queue_offset + 1
         self._watermarks.appended = end
-        return AppendResult(offset, end, queue_offset, 1, store_ts, (size,))
+        return AppendResult(offset, end, QueueOffset(queue_offset), 1, store_ts, (size,))
 
     def put_batch(
         self,
@@ -269,7 +270,7 @@ class Writer:
         assert end == offset + total, f"{total} bytes of a batch at {offset} end at {end}"
         self._queues.next[key] = queue_offset + count
         self._watermarks.appended = end
-        return AppendResult(offset, end, queue_offset, count, store_ts, sizes)
+        return AppendResult(offset, end, QueueOffset(queue_offset), count, store_ts, sizes)
 
     def measure(
         self, topic: str, body: bytes | bytearray | memoryview, *, sys_flag: int, hosts_v6: int
@@ -342,10 +343,10 @@ class Writer:
         self._queues.next |= appending.next
         self._log.extend(group.end)
         self._groups.add(group, self._watermarks.dispatched)
-        self._watermarks.appended = group.end
-        stamp = appending.store_timestamp
-        first, count = appending.marker_offset, appending.count
-        yield AppendResult(group.start, group.end, first, count, stamp, ())
+        start, end = PhysicalOffset(group.start), PhysicalOffset(group.end)
+        self._watermarks.appended = end
+        first, stamp = QueueOffset(appending.marker_offset), StoreTime(appending.store_timestamp)
+        yield AppendResult(start, end, first, appending.count, stamp, ())
 
     def _discard(self, error: Exception) -> None:
         try:

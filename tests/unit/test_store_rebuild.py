@@ -33,7 +33,7 @@ def put(store: MessageStore, count: int, topic: str = "T", queue: int = 0) -> li
         store.put(message(b"%d" % n + BODY, topic=topic, queue=queue, key=f"k{n}"))
         for n in range(count)
     ]
-    return [one.physical_offset for one in puts] + [puts[-1].end_offset]
+    return [*(one.physical_offset for one in puts), puts[-1].end_offset]
 
 
 def flip(disk: SimDisk, offset: int) -> None:

@@ -31,7 +31,8 @@ def filled(disk) -> tuple[MessageStore, list[int], bytes]:
         for n in range(COUNT)
     ]
     save(store)
-    return store, [put.physical_offset for put in puts] + [puts[-1].end_offset], content(store)
+    places: list[int] = [*(put.physical_offset for put in puts), puts[-1].end_offset]
+    return store, places, content(store)
 
 
 def content(store: MessageStore) -> bytes:

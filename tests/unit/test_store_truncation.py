@@ -20,6 +20,7 @@ from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.runtime.errors import ServiceNotAvailable, StoreDamaged
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.log.log_files import Gap, LogReader
+from saturnmq.store.log.segments import Segment
 from saturnmq.store.log.truncated import SideFile, SideFiles, find_all
 from saturnmq.store.message_store import MessageStore
 from store_rig import (
@@ -490,3 +491,25 @@ def test_another_file_is_no_side_file(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["store", "check", str(tmp_path / "x.log")])
     assert isinstance(done.exception, StoreDamaged)
     assert "no side file" in str(done.exception)
+
+
+def test_bytes_that_were_copied_count_if_there_is_no_room_for_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master, slave = open_store(new_disk()), open_store(new_disk())
+    while master.watermarks.appended < SEGMENT + 500:
+        master.put(message(bytes(150)))
+    first = bytes(master.read_log(0, SEGMENT) or b"")
+    second = bytes(master.read_log(SEGMENT, 400) or b"")
+    create = slave._log.series.create
+
+    def full(start: int) -> Segment:
+        if start:
+            raise OSError(errno.ENOSPC, "no room")
+        return create(start)
+
+    monkeypatch.setattr(slave._log.series, "create", full)
+    with pytest.raises(ServiceNotAvailable):
+        slave.append_raw(0, first + second)
+    assert slave.watermarks.appended == SEGMENT
+    slave.validate()
