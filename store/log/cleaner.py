@@ -49,7 +49,6 @@ class Space(NamedTuple):
     def judge(cls, total: int, free: int, config: StoreConfig, *, was_full: bool = False) -> Space:
         """RocketMQ's rule: a disk that was full is so until it is no longer short. Ours: with
         `diskSpaceEnoughBytes` free no level counts."""
-        assert 0 <= free <= total, f"{free} of {total} bytes are free"
         percent = -(-100 * (total - free) // total) if total else 100
         if 0 < config.disk_enough_bytes <= free:
             return cls(percent, full=False, short=False, above_normal=False)
