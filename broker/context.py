@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from saturnmq.broker.commit.ack import AckLedger
+from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.failures import Failures
 from saturnmq.broker.replication.role import Role

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from saturnmq.broker.commit.ack import AckLedger
+from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.broker.commit.advance import WatermarkAdvancer
 from saturnmq.broker.commit.disk_failure import DiskFailure
 from saturnmq.broker.commit.gate import StoreGate

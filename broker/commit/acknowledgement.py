@@ -1,7 +1,7 @@
 """The acknowledgement of messages that were appended, by the rules of the ack mode.
 
 The reply leaves at once if its ack mode is met already, else it waits in the ledger
-(`broker/commit/ack.py`).
+(`broker/commit/ack_ledger.py`).
 """
 
 from __future__ import annotations

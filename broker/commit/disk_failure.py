@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from saturnmq.broker.commit.ack import AckLedger
+from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.store.message_store import MessageStore
 

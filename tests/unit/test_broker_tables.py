@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from saturnmq.broker.commit.ack import ACK_BYTES, AckLedger
+from saturnmq.broker.commit.ack_ledger import ACK_BYTES, AckLedger
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.delay.levels import schedule
 from saturnmq.broker.replication.role import Role

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from broker_rig import config, connected, run, send, started
 from saturnmq.broker.broker import Broker
-from saturnmq.broker.commit.ack import Waiting
+from saturnmq.broker.commit.ack_ledger import Waiting
 from saturnmq.broker.commit.gate import StoreGate
 from saturnmq.broker.exactly_once.sinks import PublishedPartition, Sink
 from saturnmq.broker.exactly_once.stages import StagedPartition, StageKey
