@@ -83,7 +83,7 @@ class Listening:
     async def _listen_fast(self, port: int) -> None:
         try:
             await self._listen(port)
-        except OSError as error:
+        except ConfigError as error:
             log.warning(
                 "port %d (port - 2) is not free, Java slaves cannot copy topics: %s", port, error
             )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, insist, pull, run, send, started, until
+from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.batch import encode_batch_item
@@ -43,6 +45,22 @@ def test_a_message_sent_is_pulled_found_by_id_and_by_key(tmp_path: Path) -> None
         assert decode_frames(found.body, True)[0].body == b"hello"
         assert (await ask(client, 30, {"topic": "orders", "queueId": 0})).ext["offset"] == "1"
         await broker.close()
+
+    run(body)
+
+
+def test_a_broker_serves_though_somebody_has_the_port_of_java_slaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        port = free_block("127.0.0.1", 4) + 2
+        with socket.create_server(("127.0.0.1", port - 2)):
+            broker = await started(runtime, config(tmp_path, port=port))
+            assert f"port {port - 2} (port - 2) is not free" in caplog.text
+            client = await connected(runtime, broker)
+            assert (await send(client, b"served")).code == 0
+            client.close()
+            await broker.close()
 
     run(body)
 
