@@ -331,6 +331,7 @@ class Writer:
             for _ in appending.steps():
                 yield None
         except LogFailed as error:
+            self.in_group = False  # requests that wait for the batch are refused, like all others
             raise self._fence(error) from error
         except (SaturnError, OSError) as error:
             self._discard(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -10,7 +11,14 @@ from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, decode_frame
 from saturnmq.protocol.topics import GROUPS_TOPIC
-from saturnmq.runtime.errors import MessageIllegal, ServiceNotAvailable, StageLost, SystemBusy
+from saturnmq.runtime.errors import (
+    FlushDiskTimeout,
+    MessageIllegal,
+    SaturnError,
+    ServiceNotAvailable,
+    StageLost,
+    SystemBusy,
+)
 from saturnmq.store.inspect.rebuild import rebuild
 from saturnmq.store.inspect.verify import Sizes
 from saturnmq.store.log.atomic_batches import AtomicBatch, lay_out
@@ -200,6 +208,21 @@ def test_a_group_with_a_bad_part_is_undone_to_the_last_byte(
     assert append(store, *good).queue_offset == 0
     dispatch(store)
     assert bodies(store) == [b"before", *rows(3) * 5]
+
+
+def test_a_group_that_a_failed_disk_ended_keeps_nobody_waiting() -> None:
+    """A broker parks what comes while `in_group` holds: after the failure it has to refuse it."""
+    disk = new_disk()
+    store = open_store(disk)
+    steps = store.append_group(b"{}", [part(store, *rows(3)) for _ in range(6)])
+    next(steps)
+    assert store.in_group
+    disk.plan("write", errno.EIO, "/store/commitlog/*")
+    with pytest.raises(FlushDiskTimeout, match="restart the broker"):
+        list(steps)
+    assert not store.in_group
+    with pytest.raises(SaturnError, match="restart the broker"):
+        store.put(message(b"after"))
 
 
 def test_a_group_that_has_no_room_writes_nothing() -> None:
