@@ -65,7 +65,7 @@ def lay_groundwork(
     failures: Failures,
     loop_watch: LoopWatch,
 ) -> Groundwork:
-    gate, steps = StoreGate(runtime), Steps(runtime)
+    gate, steps, links = StoreGate(runtime), Steps(runtime), count(1)
     persistence = TablePersistence(runtime, steps, gate.shared)
     tables = TableMemory(connections.budget)
     topics = TopicTable(
@@ -99,26 +99,15 @@ def lay_groundwork(
         aside=Aside(runtime),
         cold_reads=Aside(runtime, COLD_READS),
     )
-    files = TableFiles(disk, config.root, persistence)
-    return _groundwork(context, disk, gate, persistence, files)
-
-
-def _groundwork(
-    context: Context,
-    disk: Disk,
-    gate: StoreGate,
-    persistence: TablePersistence,
-    files: TableFiles,
-) -> Groundwork:
-    advancer, links = WatermarkAdvancer(context), count(1)
+    advancer = WatermarkAdvancer(context)
     return Groundwork(
         context,
         disk,
         gate,
         persistence,
-        files,
+        TableFiles(disk, config.root, persistence),
         advancer,
-        DiskFailure(context.store, context.ledger),
+        DiskFailure(store, context.ledger),
         links,
         HaMaster(context, links, on_replicated=advancer.wake),
     )

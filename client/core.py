@@ -186,23 +186,23 @@ class ClientCore:
         """The open connection to `address`, if there is one now."""
         return self._connections.connected(address)
 
-    async def connect(self, address: str) -> Endpoint:
+    def connect(self, address: str) -> Coroutine[Any, Any, Endpoint]:
         """The connection to `address`, opened if need be; concurrent callers share one attempt."""
-        return await self._connections.connect(address)
+        return self._connections.connect(address)
 
     def drop(self, address: str) -> None:
         """Close the connection to `address`; the next request opens a new one."""
         self._connections.drop(address)
 
-    async def invoke(
+    def invoke(
         self,
         address: str,
         cmd: Command,
         timeout_s: float | None = None,
         ok: Collection[int] = OK,
-    ) -> Command:
+    ) -> Coroutine[Any, Any, Command]:
         """Send `cmd` and return its response; a code outside `ok` is raised as its typed error."""
-        return await self._connections.invoke(address, cmd, timeout_s, ok)
+        return self._connections.invoke(address, cmd, timeout_s, ok)
 
     def oneway(self, address: str, cmd: Command) -> None:
         """Send `cmd` without an answer; opens the connection in the background if need be."""

@@ -69,7 +69,6 @@ class Admission:
                 f"queue id {queue_id} of topic {name} is out of range; it has {topic.queues} "
                 "queues, ask the nameserver for its route"
             )
-        assert 0 <= queue_id < topic.queues, f"queue {queue_id} of {topic.queues} of {name}"
         return topic, queue_id
 
     def _create(self, name: str, default_topic: str, default_queues: int) -> Topic:

@@ -95,7 +95,6 @@ class WatermarkAdvancer:
         marks = self._store.watermarks
         before = marks.dispatched
         self._catch_up()
-        assert marks.dispatched >= before, f"dispatched {before}, then {marks.dispatched}"
         if marks.dispatched > before and self._due is None:
             self._schedule()
 
@@ -149,7 +148,6 @@ def confirm(c: Context) -> None:
             position = min(position, c.had_by(witnesses))
         if c.role.state is State.RECOVERING:  # damage is mended first, if a slave has it whole
             position = min([position, *(start for start, _ in c.store.recovery.gaps)])
-    assert position <= marks.appended, f"confirmed {position}, appended {marks.appended}"
     aligned = c.store.align_to_batch(position)
     assert aligned <= position, f"{position} is aligned to {aligned}"
     marks.confirmed = aligned

@@ -137,10 +137,12 @@ class LinkLost:
 
 @dataclass(frozen=True)
 class Greeted:
-    """The dialled node has introduced itself."""
+    """The dialled node has introduced itself. `foreign`: why its group is not the one that etcd
+    knows; empty if etcd has no word in this."""
 
     link: int
     hello: Hello
+    foreign: str = ""
 
 
 @dataclass(frozen=True)

@@ -49,14 +49,17 @@ class Following:
             assert joining.offset >= 0, f"both logs are one up to {joining.offset}"
             assert joining.epoch >= 0, f"both logs are one in epoch {joining.epoch}"
 
-    def greeted(self, link: int, hello: Hello) -> None:
+    def greeted(self, link: int, hello: Hello, foreign: str = "") -> None:
         """The dialled node has introduced itself, or reported that its role has changed."""
         role, mine = self._role, self._m.group()
         if role.state is not State.SLAVE:
             return
         self._joining = None
         leads = hello.state == "master"
-        if why := cannot_follow(self._me, mine, hello):
+        if foreign and (leads or hello.identity):
+            # A master that is recovering, too, would take this node's word for that of its slave.
+            self._give_up(link, foreign)
+        elif why := cannot_follow(self._me, mine, hello):
             if leads and is_foreign(mine, hello.identity) and not hello.end:
                 # If its disk was replaced it belongs to this group.
                 self._m.do(e.SayJoin(link))

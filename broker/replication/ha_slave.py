@@ -336,12 +336,7 @@ class HaSlave:
         self._hello = hello
         leads = hello.state == "master"
         self._waits = "" if leads else self._does_not_lead(hello)
-        # A master that is recovering, too, would take this node's word for that of its slave.
-        is_of_a_group = leads or bool(hello.identity)
-        if is_of_a_group and (why := self._c.refuses_group(hello.identity)):
-            self.give_up(connection.link, why)
-            return
-        self.tell(e.Greeted(connection.link, hello))
+        self.tell(e.Greeted(connection.link, hello, self._c.refuses_group(hello.identity)))
 
     def _does_not_lead(self, hello: Hello) -> str:
         who = "this node itself" if hello.address == self._c.address else f"{hello.state} now"

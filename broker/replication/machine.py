@@ -131,8 +131,8 @@ class Machine:
             case e.LinkLost(link):
                 self.slaves.left(link)
                 self.following.left(link)
-            case e.Greeted(link, hello):
-                self.following.greeted(link, hello)
+            case e.Greeted(link, hello, foreign):
+                self.following.greeted(link, hello, foreign)
             case e.Accepted(link):
                 self.following.accepted(link)
             case e.Refused(link, why, free_id):

@@ -34,6 +34,7 @@ from saturnmq.drills.sim.plan import (
     BROKER_PORT,
     ENABLED,
     FAULTS,
+    LIVENESS_S,
     MESSAGE_BYTES_MAX,
     RARE,
     RARE_CHANCE,
@@ -51,7 +52,6 @@ from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.signing import Signing
 from saturnmq.runtime.errors import SaturnError
 
-LIVENESS_S = 30.0
 LOCK_S = 65.0
 LATER_S = 20.0  # the delay of what a listener sends back, and some
 SAMPLE_S = 0.25

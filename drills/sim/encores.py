@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from saturnmq.drills.sim.plan import LIVENESS_S
 from saturnmq.drills.sim.scenes.scene import Scene
 
 if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import SimCluster
 
-CAUGHT_UP_S = 30.0
 LOOK_S = 0.5  # a look reads the logs
 
 
@@ -52,9 +52,9 @@ async def _until_done(cluster: SimCluster, scene: Scene) -> None:
 
 
 async def _until_caught_up(cluster: SimCluster) -> None:
-    deadline = cluster.since() + CAUGHT_UP_S
+    deadline = cluster.since() + LIVENESS_S
     while not cluster.caught_up():
         if cluster.loop.time() > deadline:
-            cluster.problems.append(f"I12 {CAUGHT_UP_S:g} s after the encores: slaves lag")
+            cluster.problems.append(f"I12 {LIVENESS_S:g} s after the encores: slaves lag")
             return
         await asyncio.sleep(0.1)

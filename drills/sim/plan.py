@@ -16,6 +16,7 @@ ROOT = "/store"
 NAMESERVER_PORT = 9876
 BROKER_PORT = 10911
 MESSAGE_BYTES_MAX = 4096  # also of a batch
+LIVENESS_S = 30.0  # after the last fault everything goes on within that
 
 # How often a seed that has this kind of fault at all draws it.
 FAULTS = {
