@@ -287,6 +287,7 @@ class LogReader:
             if found is None:
                 self.stopped_by = why
                 return
+            found = min(found, self._limit)  # a frame behind the limit ends the gap there
             assert offset < found, f"a gap from {offset} to {found}"
             yield Gap(offset, found, why)
             offset = self.end = found

@@ -91,7 +91,8 @@ def recover(
         found.messages = 0
         found.gaps.clear()
         scan.run(commitlog.start)
-    found.gaps = sorted(set(found.gaps))
+    # The log is cut where damage begins that no promised frame follows, and is sound before that.
+    found.gaps = sorted(gap for gap in set(found.gaps) if gap[1] <= found.end)
     for start, end in found.gaps:
         log.error(
             "the CommitLog is damaged from %d to %d: what was there cannot be read, unless another "

@@ -310,6 +310,16 @@ def test_a_gap_reaches_to_the_next_frame(places, stretches, gap) -> None:
     assert (reader.end, reader.stopped_by) == (2300, NOTHING)
 
 
+@pytest.mark.parametrize("limit", [500, 700, 999, 1000])
+def test_a_gap_ends_at_the_limit(limit: int) -> None:
+    """The next frame may lie behind it: frames of a log that ends at 500 are damaged, and behind
+    it one was not written, and one was."""
+    reader = LogReader(files_of(*damaged(three_segments(), 390, 590)), limit=limit)
+    stretches, gaps = read(reader, 0)
+    assert (stretches, [gap[:2] for gap in gaps]) == ([(0, 300)], [(300, limit)])
+    assert reader.end == limit
+
+
 def test_damage_that_no_frame_follows_is_the_end() -> None:
     reader = LogReader(files_of(*damaged(three_segments(), 2190)))
     assert read(reader, 0) == ([(0, 900), (1000, 2000), (2000, 2100)], [])

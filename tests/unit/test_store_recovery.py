@@ -9,7 +9,7 @@ import struct
 
 import pytest
 from saturnmq.drills.sim.disk import PowerCutOdds, SimDisk, SimSegment
-from saturnmq.protocol.frame import FRAME_BYTES_MIN
+from saturnmq.protocol.frame import FRAME_BYTES_MIN, MAGIC_AT
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.indexfile import (
     INCOMING,
@@ -856,6 +856,26 @@ def test_a_place_that_a_damaged_head_tells_must_fit_the_gap(more: int) -> None:
     again = open_store(disk)
     assert again.recovery.gaps == [(lost.physical_offset, lost.end_offset)]
     assert again.max_offset("T", 0) == (lost.queue_offset + 3 if more == 0 else lost.queue_offset)
+
+
+def test_damage_before_a_torn_end_is_cut_off_with_it() -> None:
+    """Behind the last flushed frame one was not written and one was, as the kernel happened to
+    write them; and the last flushed frame is damaged. No promised frame follows it."""
+    disk = new_disk()
+    store = open_store(disk)
+    puts = [store.put(message(b"number %d" % number)) for number in range(3)]
+    save(store)
+    puts += [store.put(message(b"number %d" % number)) for number in range(3, 5)]
+    die(disk)
+    segment = f"/store/commitlog/{0:020d}"
+    flip(disk, puts[2].physical_offset + MAGIC_AT)
+    torn = puts[3]
+    overwrite(disk, segment, torn.physical_offset, bytes(torn.end_offset - torn.physical_offset))
+    again = open_store(disk)
+    lost = puts[2].end_offset - puts[2].physical_offset
+    assert (again.recovery.gaps, again.recovery.lost) == ([], lost)
+    assert again.watermarks.appended == puts[2].physical_offset
+    assert again.max_offset("T", 0) == 2
 
 
 @pytest.mark.parametrize("end", [die, MessageStore.close])
