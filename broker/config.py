@@ -75,7 +75,7 @@ class BrokerConfig:
     """SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is in the page cache."""
     in_sync_replicas: int = setting("inSyncReplicas", 0, 0, rocketmq="1")
     """The copies that a send waits for, the master's own included. 0 is 2 for a SYNC_MASTER, which
-    otherwise would wait for nobody, and 1 else."""
+    otherwise would wait for no slave, and 1 else."""
     min_in_sync_replicas: int = setting("minInSyncReplicas", 1)
     """Sends are refused while fewer copies than this are in sync."""
     all_ack: bool = setting("allAckInSyncStateSet", False)
@@ -151,7 +151,7 @@ class BrokerConfig:
     slave_read: bool = setting("slaveReadEnable", True, rocketmq="false")
     """A slave serves consumers, which they need while their master is gone."""
     enable_property_filter: bool = setting("enablePropertyFilter", True, rocketmq="false")
-    """The broker evaluates SQL92 conditions. It does so in steps, so they stop nobody else."""
+    """The broker evaluates SQL92 conditions. It does so in steps, so they stop no other request."""
     stage_max_bytes: int = setting("stageMaxBytes", 256 << 20, 1, INT64_MAX, rocketmq=OURS)
     """The most that one partition of an exactly-once sink may stage. Sends wait while it goes into
     the log (35 to 60 ms of processor time for 64 MiB)."""
@@ -160,11 +160,11 @@ class BrokerConfig:
     stage_total_bytes: int = setting("stageTotalBytes", 4 << 30, 0, INT64_MAX, rocketmq=OURS)
     """The most that all sinks may stage in memory and files."""
     stage_lease_ms: int = setting("stageLease", 600_000, rocketmq=OURS)
-    """A stage that nobody adds to for so long is dropped."""
+    """A stage is dropped when nothing was added to it for so long."""
     offset_check_in_slave: bool = setting("offsetCheckInSlave", False)
     """A slave corrects consumers whose offset is out of its range; else only a master does."""
     etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", (), rocketmq=OURS)
-    """The members of the etcd through which the group elects its master; empty: nobody is
+    """The members of the etcd through which the group elects its master; empty: no master is
     elected."""
     etcd_user: str = setting("etcdUser", "", rocketmq=OURS)
     """The user at etcd; it needs to read and write below `/saturnmq/`."""
@@ -209,11 +209,11 @@ class BrokerConfig:
         if self.role == "ASYNC_MASTER" and self.in_sync_replicas > 1:
             raise ConfigError(
                 f"inSyncReplicas is {self.in_sync_replicas} but brokerRole is ASYNC_MASTER, which "
-                "waits for nobody; use SYNC_MASTER"
+                "waits for no slave; use SYNC_MASTER"
             )
         if self.role == "SYNC_MASTER" and self.in_sync_replicas == 1:
             raise ConfigError(
-                "inSyncReplicas is 1 but brokerRole is SYNC_MASTER: nobody would be waited for; "
+                "inSyncReplicas is 1 but brokerRole is SYNC_MASTER: no slave would be waited for; "
                 "use 2 or more, or ASYNC_MASTER"
             )
         copies = max(self.replicas_required, self.min_in_sync_replicas)
@@ -232,7 +232,7 @@ class BrokerConfig:
         if self.role == "ASYNC_MASTER" and (self.min_in_sync_replicas > 1 or self.all_ack):
             raise ConfigError(
                 "minInSyncReplicas above 1 or allAckInSyncStateSet with brokerRole ASYNC_MASTER, "
-                "which waits for nobody; use SYNC_MASTER"
+                "which waits for no slave; use SYNC_MASTER"
             )
         if self.permission not in (READ, WRITE, READ | WRITE):
             raise ConfigError(
@@ -264,7 +264,7 @@ class BrokerConfig:
 
     @property
     def ha_heartbeat_s(self) -> float:
-        """The seconds between two signs of life to a slave, which elects nobody while it hears its
+        """The seconds between two signs of life to a slave, which does not elect while it hears its
         master."""
         most = self.election_lease_s / 3 if self.etcd_endpoints else self.ha_heartbeat_ms / 1000
         return min(self.ha_heartbeat_ms / 1000, most)

@@ -119,7 +119,7 @@ def cached(c: Context, result: GetResult) -> Awaitable[None] | None:
 
 
 def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:
-    """Send a reply unless nobody waits for it."""
+    """Send a reply if the client waits for it."""
     if not request.is_oneway and not endpoint.closed:
         endpoint.send(reply)
 

@@ -1,4 +1,4 @@
-"""Failures that nobody foresaw, in a request or a background task: each is a bug of ours.
+"""Unforeseen failures, in a request or a background task: each is a bug of ours.
 
 A request that fails so is answered with SYSTEM_ERROR (1). A task that fails so begins again after a
 pause (`runtime/supervision.py`). Both are logged with their trace and counted, and the broker's

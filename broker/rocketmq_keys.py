@@ -17,7 +17,7 @@ from __future__ import annotations
 
 # Why another value is refused -> the key, and the one value that can be kept.
 REFUSED: dict[str, dict[str, str]] = {
-    "this version has no access control and would serve anybody": {
+    "this version has no access control and would serve every client": {
         "aclEnable": "false",
         "authenticationEnabled": "false",
         "authorizationEnabled": "false",

@@ -94,7 +94,7 @@ def status(
             if int(row.get("unforeseenFailures", "0")):
                 print(
                     f"{row['broker']} {row['id']}: {row['unforeseenFailures']} requests or tasks "
-                    f"failed in a way that nobody foresaw, the last: {row['lastUnforeseenFailure']}"
+                    f"failed in an unforeseen way, the last: {row['lastUnforeseenFailure']}"
                     " (its log has the traces; please report them)"
                 )
     if any(row["refusesWrites"] for row in rows):
@@ -241,7 +241,7 @@ def _tell(result: Any, as_json: bool) -> None:
     if as_json:
         emit(asdict(result))
         return
-    how = f"{result.old_master} handed over" if result.handed_over else "nobody handed over"
+    how = f"{result.old_master} handed over" if result.handed_over else "no node handed over"
     print(
         f"{result.master} is the master of {result.group} in epoch {result.epoch}, "
         f"from offset {result.start:,}; {how}"
@@ -264,7 +264,7 @@ def drain(
 ) -> None:
     """Hand over each group that a node leads, and say when it is safe to stop.
 
-    Refused, with nothing changed, where nobody else can take over.
+    Refused, with nothing changed, where no other node can take over.
     """
     with admin(nameserver) as client:
         address = _address(node, data)

@@ -250,7 +250,7 @@ class LocalCluster:
         return node
 
     def start(self, name: str) -> Node:
-        """Start a node that does not run; returns when it serves, whoever knows of it by then."""
+        """Start a node that does not run; returns when it serves, even if it is not registered by then."""
         node = self.node(name)
         with _locked(self.data):
             self._spawn(node)
@@ -434,7 +434,7 @@ class LocalCluster:
             return False
         members = self._etcds()
         if 2 * sum(member.alive() for member in members) <= len(members):
-            return node.alive()  # it serves nobody before most of them run
+            return node.alive()  # it serves no client before most of them run
         return local_etcd.is_healthy(node.host, node.port)
 
     def _etcds(self) -> list[Node]:
@@ -463,7 +463,7 @@ class LocalCluster:
             self._await_end(node, STOP_TIMEOUT_S)
 
     def _stop_all(self) -> None:
-        # Nobody loses the one it reports to while it says good-bye.
+        # No node loses the one it reports to while it says good-bye.
         for kind in reversed(KINDS):
             members = [node for node in self.nodes if node.kind == kind]
             for node in members:
@@ -499,7 +499,7 @@ def _check(settings: Settings) -> None:
         if value not in ("async", "sync"):
             raise LauncherError(f"--{name} is async or sync, not {value!r}")
     if settings.etcd and not settings.election:
-        raise LauncherError("an etcd is named, but nobody is to be elected: say --election, too")
+        raise LauncherError("an etcd is named, but no master is to be elected: say --election, too")
     if settings.election and not settings.etcd and shutil.which(local_etcd.PROGRAM) is None:
         raise LauncherError(
             "--election starts an etcd, but PATH has none: install it (Debian: apt install "

@@ -101,7 +101,7 @@ def may_destroy(
     if going_on or dry_run:
         return going_on
     if not asked:
-        fail("nobody can be asked here: pass --yes to do it")
+        fail("there is no terminal to ask at: pass --yes to do it")
     return typer.confirm(question, abort=True, err=True)
 
 

@@ -61,7 +61,7 @@ class Upgrade:
         except (LauncherError, SaturnError) as problem:
             raise LauncherError(
                 f"{problem}. Nothing was restarted. `saturnmq cluster restart NODE` restarts a "
-                "node that nobody can relieve, or that is in nobody's way"
+                "node that no other can relieve, or that is in no other's way"
             ) from problem
         leading = self.leaders.values()
         names = [node.name for node in self._brokers if node.name not in leading]

@@ -141,7 +141,7 @@ def rebuild_store(
     open_log(disk, str(directory), sizes)  # before asking: that it is a store
     if not yes:
         if not sys.stdin.isatty():
-            fail("nobody can be asked here: pass --yes to delete queues and index")
+            fail("there is no terminal to ask at: pass --yes to delete queues and index")
         typer.confirm(f"Delete queues and index of {directory} and build them again?", abort=True)
     begin = time.monotonic()
     with bytes_bar(f"rebuilding {directory}") as progress:

@@ -296,7 +296,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         self._call(lambda: self._target.subscribe(topic, expression))
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
-        """Reads exactly `queues`, whoever else reads them; replaces an earlier assign()."""
+        """Reads exactly `queues`, even if others read them, too; replaces an earlier assign()."""
         self._call(lambda: self._target.assign(queues, expression))
 
     def start(self) -> Self:
@@ -420,7 +420,7 @@ class Admin(Facade[admin.Admin]):
         """Change the master of a healthy group: to `node` (an address or a broker id), or to the
         slave that `brokerElectionPriority` prefers, or to the one that is furthest ahead.
 
-        Nothing is forced, and no acknowledged message is lost: NoPermission says why nobody hands
+        Nothing is forced, and no acknowledged message is lost: NoPermission says why no node hands
         over or takes over; then nothing has changed. The slave has `timeout` seconds to come near;
         the group takes no sends for two seconds at most. A cancelled call, or `close`, ends as soon
         as one of the two leads.

@@ -58,7 +58,7 @@ class ServerConnections:
         return self._refusal is not None
 
     def close(self, refusal: SaturnError) -> None:
-        """Close every connection; whoever wants one from now on gets `refusal`."""
+        """Close every connection; a later request for one raises `refusal`."""
         self._refusal = refusal
         for endpoint in list(self._open_ones.values()):
             endpoint.close()

@@ -2,7 +2,7 @@
 producers.
 
 One thread at a time uses an object, which then waits for the next user of the same key. An object
-that nobody has used for five minutes is closed.
+that was not used for five minutes is closed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Pool(Generic[K, T]):
             self.give_back(key, thing)
 
     def close_idle(self, idle_s: float = 0.0) -> int:
-        """Close the objects that nobody has used for `idle_s`; returns how many stay open."""
+        """Close the objects that were not used for `idle_s`; returns how many stay open."""
         last = time.monotonic() - idle_s
         with self._lock:
             every, self._idle = self._idle, {}

@@ -9,7 +9,7 @@ from saturnmq.protocol import fastjson
 from saturnmq.runtime.errors import InvalidParameter, QueryNotFound
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-# Anybody may write here, so entries, the characters of one key and value, and the bytes of all as
+# Every client may write here, so entries, the characters of one key and value, and the bytes of all as
 # JSON are bounded: the answer to a registration has a whole namespace in one frame.
 ENTRIES_MAX = 10_000
 ENTRY_BYTES_MAX = 64 * 1024

@@ -3,7 +3,7 @@
 A task has one connection per broker. The next chunk is on its way while the last is decoded, small
 ranges are asked for together, and nothing is done per message. When a broker does not answer, or
 has less than was asked for, the next replica is asked, from where the last one stopped;
-`Where.read_from` says who is asked first. Nobody waits for ever: `timeout_ms` without a message
+`Where.read_from` says who is asked first. No task waits for ever: `timeout_ms` without a message
 ends with an error that names the queue, the replicas and why each could not be read (fetching.py).
 
 RocketMQ's own brokers do not know ranges. They are pulled from as a consumer would (32 messages at

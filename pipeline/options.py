@@ -66,7 +66,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one read, checked as far as they can be without asking anybody."""
+    """The options of one read, checked as far as they can be without a request."""
 
     where: Where
     subscribe: tuple[str, ...] = ()

@@ -28,7 +28,7 @@ IN_FLIGHT = 4
 SEND_TIMEOUT_S = 10.0
 # A megabyte may take longer than a message before its broker counts as slow.
 LATENCY_TABLE = ((3_000.0, 1.0), (10_000.0, 5.0))
-# Nobody who mistyped the address of a nameserver wants to wait as long as for a fail-over.
+# A user who mistyped the address of a nameserver does not want to wait as long as for a fail-over.
 DISCOVERY_S = 10.0
 DISCOVERY_PAUSE_S = 0.1
 

@@ -63,7 +63,7 @@ def spark_session(
         "spark.ui.showConsoleProgress": "false",
     }
     if master is not None and master.startswith("local"):
-        # Nobody has to reach this driver: no page, no name of the host to be resolved. This file
+        # No other machine has to reach this driver: no page, no name of the host to be resolved. This file
         # sets the log level of a local driver; on a cluster the operator does.
         chosen["spark.ui.enabled"] = "false"
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
@@ -80,7 +80,7 @@ def spark_session(
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
     """Ctrl-C and SIGTERM come after what is done here: PySpark, interrupted while it waits for the
-    JVM that it starts, leaves one behind that nobody can reach and that never ends."""
+    JVM that it starts, leaves one behind that no caller can reach and that never ends."""
     if threading.current_thread() is not threading.main_thread():
         yield  # others get no signals
         return

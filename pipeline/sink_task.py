@@ -30,7 +30,7 @@ class Written(WriterCommitMessage):
 
     rows: int = 0
     new: int = 0
-    """Rows that were not there already; at least once nobody knows, and all count."""
+    """Rows that were not there already; at least once it is unknown, and all count."""
     bytes: int = 0
     chunks: int = 0
     pinned: Pinned | None = None

@@ -629,7 +629,7 @@ async def connect(
     *,
     max_frame: int = MAX_FRAME,
 ) -> Endpoint:
-    """A connected endpoint; ConnectFailed when nobody answers."""
+    """A connected endpoint; ConnectFailed when no server answers."""
     endpoint = Endpoint(runtime, handler, on_close, max_frame)
     await runtime.connect(host, port, endpoint)
     return endpoint

@@ -8,7 +8,7 @@ alone, so a recording of another connection is worth nothing. The signatures use
 - A request that only members may make is answered SIGNATURE_NEEDED first, with a challenge for one
   request on this connection. The member sends it again with `saturnSignature` over the challenge,
   the code, all fields and the body. The request names the node that it is for (`saturnTo`). Another
-  node refuses it, so nobody can pass a challenge on.
+  node refuses it, so no node can pass a challenge on.
 - The answer to a request with `saturnNonce` has `saturnSignature` over the nonce, in the same way.
 - Control frames of replication (`ha.py`) are signed with a key of their connection, made of a nonce
   of each side, and each with its number (`Seal`).
@@ -58,7 +58,7 @@ assert _SIZE.size == 8
 
 
 def new_nonce() -> str:
-    """A text that nobody can foresee and that never comes again."""
+    """A text that cannot be foreseen and never comes again."""
     return secrets.token_hex(16)
 
 

@@ -404,7 +404,7 @@ class NativeDisk:
         return held
 
     def locked(self, path: str) -> bool:
-        """Whether somebody holds this lock. The call never takes it, not even for a moment."""
+        """Whether a process holds this lock. The call never takes it, not even for a moment."""
         if os.path.realpath(path) in _held_here:
             return True
         try:

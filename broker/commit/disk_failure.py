@@ -22,7 +22,7 @@ class DiskFailure:
         self.why: str | None = None
 
     def look(self) -> None:
-        """Notice that the store has failed, whoever asked for the write or the sync."""
+        """Notice that the store has failed, in whichever part the write or the sync was asked for."""
         if self._store.failed is None or self.why is not None:
             return
         self.why = self._store.failed

@@ -22,10 +22,10 @@ could not know whether the candidate leads.
    goes first. A slave that may lack something since its restart waits FORSAKEN_S longer. So does a
    deposed master that has heard of no new one: after a power cut there may be no other node. Such
    a node, and one whose last campaign failed, first asks the members whether they would allow the
-   promotion (`Poll`), so that no epochs are wasted. Priority elects nobody: a preferred slave
+   promotion (`Poll`), so that no epochs are wasted. Priority alone elects no node: a preferred slave
    (`brokerElectionPriority`; a lower number is preferred) that is in sync for SETTLE_S takes over
    from a living master by hand-over.
-2. **A slave that hears its master elects nobody**, whether or not `holder` is there: that master
+2. **A slave that hears its master does not elect**, whether or not `holder` is there: that master
    lives, and its slaves have the messages that it acknowledges.
 3. **A master's lease** begins, for the master, before it sent the renewal; for etcd, when it
    answered. The master subtracts the possible drift of two clocks (DRIFT), and ETCD_ELECTION_S: an
@@ -75,7 +75,7 @@ SILENT_S = 3.0  # etcd has not answered for so long: it is away
 CONFIRMED_S = 2.0  # between two records that differ only in `confirmed`
 STAGGER_S = 0.5  # between two slaves of the same record: the first should not be disturbed
 BACK_OFF_S = 3.0  # after a campaign that failed, others have their turn
-FORSAKEN_S = 8.0  # a group whose slaves in sync elect nobody: another one may try
+FORSAKEN_S = 8.0  # a group whose slaves in sync do not elect: another one may try
 SETTLE_S = 10.0  # a preferred slave is in sync for so long before it takes over
 HAND_OVER_AGAIN_S = 60.0
 GIVEN_MAX = EPOCH_MAX - 2 * TERM  # a promotion in the next term can be counted
@@ -208,7 +208,7 @@ class Election:
         self._followed = 0  # the revision of the record whose master was told
         self._follow_at = 0.0  # when a node without a log is told it again
         # A slave's.
-        self._free_since: float | None = None  # nobody holds the group, no master is heard
+        self._free_since: float | None = None  # no node holds the group, no master is heard
         self._settled_since: float | None = None  # it could take over, being preferred
         self._not_before = 0.0  # the next campaign
         self._hand_over_at = 0.0

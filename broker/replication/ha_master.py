@@ -105,7 +105,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         return self._transport is not None
 
     def validate(self) -> None:
-        """AssertionError: it gets the log, and nobody knows who it is."""
+        """AssertionError: it gets the log, and has not introduced itself."""
         assert self.ours is not None or self.next is None, "its dialect is not known"
         assert not self.ours or self.next is None or self.join is not None, "it has not joined"
         assert self.next is None or self.next >= 0, f"{self.next} is sent next"

@@ -1,4 +1,4 @@
-"""Whether two logs are one log, which of two nodes has to give way, and when nobody may. Pure.
+"""Whether two logs are one log, which of two nodes has to give way, and when neither may. Pure.
 
 A group has an identity, drawn when its first log begins. A node or a log that is known to belong to
 another group is foreign: it is refused before anything else is looked at.

@@ -44,12 +44,12 @@ class Recovering:
         self._failed = ""  # why the last try failed
 
     def validate(self) -> None:
-        """AssertionError: a try goes on that nobody waits for."""
+        """AssertionError: a try goes on that no part waits for."""
         state, attempt = self._role.state, self._under_way
         if attempt is not None:
             # A poll may have made it unsure; what the try ends in finds that out.
             assert state in (State.RECOVERING, State.UNSURE), f"recovers as {state.name}"
-            assert attempt.member is not None or not attempt.whole, "nobody has the whole log"
+            assert attempt.member is not None or not attempt.whole, "no member has the whole log"
         self.words.validate()
 
     def hear(self, member: MemberState) -> None:
@@ -104,7 +104,7 @@ class Recovering:
         copied as a whole."""
         recovery = self._under_way
         assert recovery is not None, "it recovers"
-        assert recovery.member is not None, "somebody has more"
+        assert recovery.member is not None, "a member has more"
         member = recovery.member
         if error or not self._m.log.lacks_front(member.start):
             self._take_epochs(error)
@@ -116,7 +116,7 @@ class Recovering:
     def _take_epochs(self, error: str) -> None:
         assert self._under_way is not None, "it recovers"
         member = self._under_way.member
-        assert member is not None, "somebody has more"
+        assert member is not None, "a member has more"
         if error:
             self._fails(error)
             return
@@ -160,7 +160,7 @@ class Recovering:
     def _has_copied(self, error: str) -> None:
         recovery, role = self._under_way, self._role
         assert recovery is not None, "it recovers"
-        assert recovery.member is not None, "somebody had more"
+        assert recovery.member is not None, "a member had more"
         if error:
             self._fails(error)
             return

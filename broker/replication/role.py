@@ -76,7 +76,7 @@ class Role(Saveable):
         self.why = ""  # the special condition of this state, for status and refusals
         self.alive_at = 0.0  # when the loop was last seen turning
         self.leads_since_start = False  # the log is the same as when this process became master
-        self.next_state = State.MASTER  # the role that follows UNSURE when nobody objects
+        self.next_state = State.MASTER  # the role that follows UNSURE when no node objects
 
     def validate(self) -> None:
         """AssertionError: no rule leads to this."""

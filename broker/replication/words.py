@@ -40,7 +40,7 @@ class Words:
             self._answered.add(member.address)
 
     def validate(self) -> None:
-        """AssertionError: a word is of nobody."""
+        """AssertionError: a word has no author."""
         assert self.known_epoch >= 0, f"epoch {self.known_epoch} is known"
         for address, member in self._members.items():
             assert address == member.address, f"{member.address} is kept as {address}"

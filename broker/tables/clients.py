@@ -65,7 +65,7 @@ class ClientTable:
         )
 
     def validate(self) -> None:
-        """AssertionError: a group has nobody in it, or its subscriptions do not fit together."""
+        """AssertionError: a group has no member, or its subscriptions do not fit together."""
         for name, members in self.producers.items():
             assert members, f"the producer group {name} has no member"
         for name, group in self.consumers.items():

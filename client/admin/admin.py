@@ -168,7 +168,7 @@ class Admin:
         """Change the master of a healthy group: to `node` (an address or a broker id), or to the
         slave that `brokerElectionPriority` prefers, or to the one that is furthest ahead.
 
-        Nothing is forced, and no acknowledged message is lost: NoPermission says why nobody hands
+        Nothing is forced, and no acknowledged message is lost: NoPermission says why no node hands
         over or takes over; then nothing has changed. The slave has `timeout` seconds to come near;
         the group takes no sends for two seconds at most. A cancelled call, or `close`, ends as soon
         as one of the two leads.

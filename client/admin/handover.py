@@ -81,7 +81,7 @@ class Succession:
         if not able:
             why = "; ".join(f"{member.address} {_unable(member)}" for member in others)
             raise NoPermission(
-                f"nobody can take {master.group} over from {master.address}: "
+                f"no node can take {master.group} over from {master.address}: "
                 f"{why or 'it has no other member'}"
             )
         priorities = [0] * len(able)

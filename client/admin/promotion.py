@@ -6,7 +6,7 @@ There are two ways; the state of the old master decides between them:
   the new master has all of that log and the senders of the old one are answered, the new one is
   promoted. Nothing is lost; if the new master does not get that far, the old one is promoted again.
   After the fence the hand-over always runs to its end, even if its caller is interrupted
-  (`ClientCore.finish`): otherwise nobody would lead.
+  (`ClientCore.finish`): otherwise the group would have no master.
 - **Take-over**: the old master does not answer, or does not lead. Every member that can be reached
   is fenced first. None of them follows the old master any more, so it can acknowledge nothing
   further with their copies. An acknowledged message has `required` copies. So the members that
@@ -234,7 +234,7 @@ class Promoter:
         return await self._core.finish(self._change_masters(old, target, deadline))
 
     async def _change_masters(self, old: Replica, target: Replica, deadline: float) -> Promotion:
-        """Nobody leads until this has ended."""
+        """The group has no master until this has ended."""
         try:
             fenced = await self._change(RequestCode.FENCE, old.address)
         except (ConnectionLost, RequestTimeout) as error:
@@ -285,7 +285,7 @@ class Promoter:
                 await runtime.sleep(LOOK_S)
 
     async def _back_to(self, old: Replica, target: Replica, error: Exception) -> Replica | None:
-        """Make the old master lead again, because nobody takes writes now. Returns the target's
+        """Make the old master lead again, because no node takes writes now. Returns the target's
         state if the target leads after all."""
         runtime = self._core.runtime
         fence, self._epoch = self._epoch, next_term(self._epoch)
@@ -340,7 +340,7 @@ class Promoter:
             master = await self._change(RequestCode.PROMOTE, target, force=True, end=end)
         except SaturnError as error:
             raise type(error)(
-                f"the promotion of {target} failed, and nobody leads {self._group} before one "
+                f"the promotion of {target} failed, and {self._group} has no master before one "
                 f"succeeds: {error}"
             ) from error
         return self._done(master, "", handed_over=False)

@@ -69,7 +69,7 @@ class Replica:
     master: str = ""
     refuses: str = ""  # why it takes no writes
     trouble: str = ""  # why it does not follow
-    no_failover: str | None = None  # why nobody can be elected now; None: the group never elects
+    no_failover: str | None = None  # why no node can be elected now; None: the group never elects
     # Nodes that do not sign with its replicationSecret and are let in while that is not required.
     let_in: tuple[str, ...] = ()
     others: Mapping[int, str] = field(default_factory=dict)  # the slaves that it knows

@@ -149,7 +149,7 @@ class PullConsumer:
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
-        """Reads exactly `queues`, whoever else reads them; replaces an earlier assign()."""
+        """Reads exactly `queues`, even if others read them, too; replaces an earlier assign()."""
         self._check_mode(assigned=True)
         wanted = list(dict.fromkeys(queues))
         for queue in wanted:

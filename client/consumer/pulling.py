@@ -63,7 +63,7 @@ PULL_CODES = frozenset(
 @dataclass(slots=True)
 class Pulled:
     """The result of one pull. `moved`: the offset asked for is not in the queue, start at
-    `next_offset`; `by_order`: it moved because somebody reset the group's offset.
+    `next_offset`; `by_order`: it moved because the group's offset was reset.
     """
 
     messages: list[ReceivedMessage]

@@ -144,11 +144,8 @@ class PushConsumer:
         """
         topics.check_group(group)
         topics.check_instance(instance_name)
-        if isinstance(consume_from, str) and consume_from not in ("first", "last"):
-            raise ConfigError(
-                f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
-            )
         ordered = ordered or orderly
+        _check_start(consume_from)
         if ordered and broadcasting:
             raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
         self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
@@ -172,37 +169,15 @@ class PushConsumer:
             self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
         )
         send_back = SendBack(self.core, group, max_reconsume)
-        self._consumption: Consumption
-        if ordered:
-            self._consumption = InOrder(
-                self.core,
-                group,
-                self._caller,
-                send_back,
-                max_reconsume=max_reconsume,
-                timeout_s=consume_timeout_s,
-            )
-        else:
-            self._consumption = Concurrent(
-                self.core,
-                group,
-                self._caller,
-                send_back,
-                broadcasting=broadcasting,
-                timeout_s=consume_timeout_s,
-            )
+        work = self.core, group, self._caller, send_back
+        self._consumption: Consumption = (
+            InOrder(*work, max_reconsume=max_reconsume, timeout_s=consume_timeout_s)
+            if ordered
+            else Concurrent(*work, broadcasting=broadcasting, timeout_s=consume_timeout_s)
+        )
         self._file: LocalOffsets | None = None
         if broadcasting:
-            if files is None:
-                from saturnmq.client.consumer.local_files import LocalFiles
-
-                files = LocalFiles()
-            former = None
-            if offsets_path is None:
-                offsets_path = f"{OFFSETS}/{instance_name}/{group}/offsets.json"
-                if instance_name == INSTANCE:  # the place from before consumers had names
-                    former = f"{OFFSETS}/{group}/offsets.json"
-            self._file = LocalOffsets(self.core, files, offsets_path, former)
+            self._file = _local_offsets(self.core, group, files, instance_name, offsets_path)
         self.offsets: OffsetStore = self._file or RemoteOffsets(self.core, group)
         self._holdings = Holdings(
             self.core, group, self.offsets, self._consumption, self._pull, ordered=ordered
@@ -309,7 +284,7 @@ class PushConsumer:
         self._membership.trigger()
 
     async def _announce_again(self) -> None:
-        """Nobody waits for this after start(): an error becomes a line in the log, and other
+        """No caller waits for this after start(): an error becomes a line in the log, and other
         brokers may still check the condition."""
         try:
             await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
@@ -464,6 +439,29 @@ class PushConsumer:
             "consumeResult": "CR_LATER" if chunk.failed else "CR_SUCCESS",
             "spentTimeMills": int((self.runtime.monotonic() - began) * 1000),
         }
+
+
+def _check_start(consume_from: str | int) -> None:
+    if isinstance(consume_from, str) and consume_from not in ("first", "last"):
+        raise ConfigError(
+            f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
+        )
+
+
+def _local_offsets(
+    core: ClientCore, group: str, files: FileDoor | None, instance_name: str, path: str | None
+) -> LocalOffsets:
+    """The offsets of a broadcasting consumer, in the file `path` or in that of its instance."""
+    if files is None:
+        from saturnmq.client.consumer.local_files import LocalFiles
+
+        files = LocalFiles()
+    former = None
+    if path is None:
+        path = f"{OFFSETS}/{instance_name}/{group}/offsets.json"
+        if instance_name == INSTANCE:  # the place from before consumers had names
+            former = f"{OFFSETS}/{group}/offsets.json"
+    return LocalOffsets(core, files, path, former)
 
 
 __all__ = ["ConsumeResult", "PushConsumer"]

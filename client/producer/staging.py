@@ -75,7 +75,7 @@ class Pinned:
 @dataclass(frozen=True)
 class Published:
     """`duplicate`: another attempt had published it, and this one changed nothing. `rows` and
-    `offset` (physical) are those of the first time, or -1 where nobody knows them any more."""
+    `offset` (physical) are those of the first time, or -1 where they are not known any more."""
 
     rows: int
     duplicate: bool
@@ -298,7 +298,7 @@ class SinkState:
 
 
 class Stage:
-    """One attempt at one partition. Nobody else can add to it; a lost stage stays lost."""
+    """One attempt at one partition. No other attempt can add to it; a lost stage stays lost."""
 
     def __init__(
         self, client: StagingClient, sink: str, epoch: int, partition: int, broker: str

@@ -1,6 +1,6 @@
 """A big file that is written once, from its begin to its end, around the page cache.
 
-Nobody reads an archive while it is made, and what a job writes would only push out of memory what
+An archive is not read while it is made, and what a job writes would only push out of memory what
 brokers on the same machine serve from there. The system's own way costs a copy into fresh pages,
 too: 2 to 5 times as dear as the disk itself, measured on a virtual machine. So bytes are gathered
 in blocks, and one block goes to the disk while the next one is filled. File systems that cannot do

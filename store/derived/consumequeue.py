@@ -167,7 +167,7 @@ class ConsumeQueue:
     def may_end_at(self, end: int, physical: int) -> bool:
         """Whether the queue may end at `end` with a message that ends at this place of the log, and
         so have lost some before that: whether there is room for all from the last that it has. A
-        few may be missing for reasons that nobody knows."""
+        few may be missing for unknown reasons."""
         last = self.entry(self.max_offset - 1)
         since = 0 if last is None else max(last[0], 0)  # a spoiled entry may say anything
         room = max(physical - since, 0) // FRAME_BYTES_MIN

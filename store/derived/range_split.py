@@ -2,7 +2,7 @@
 
 ConsumeQueue entries hold the size of every frame and never change, so the same range is always cut
 the same way, by whichever replica. A slot without a message weighs nothing, as does one that is
-gone: whoever reads it will find out.
+gone: its reader will find out.
 """
 
 from __future__ import annotations

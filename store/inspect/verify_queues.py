@@ -82,7 +82,7 @@ class QueueCheck:
         return entries[taken * UNIT :]
 
     def skip(self, end: int) -> None:
-        """Somebody else looks at what is not yet looked at before entry `end`."""
+        """Another worker looks at what is not yet looked at before entry `end`."""
         self._next = max(self._next, end)
 
     def settle(self) -> None:

@@ -1,4 +1,4 @@
-"""Side files: what was cut off the CommitLog, for whoever misses a message.
+"""Side files: what was cut off the CommitLog, for the user who misses a message.
 
 A deposed master, or a slave that was ahead of the master promoted instead of it, cuts its log back
 to what both have (docs/guarantees.md I7). A start cuts off what is damaged to the end of what was

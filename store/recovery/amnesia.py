@@ -9,7 +9,7 @@ because those files are set aside. Segments go on behind the log's end, and one 
 culprit: it moves `start` on, and until a checkpoint says so, the newest file it took waits in
 `commitlog/deleted` (store/log/cleaner.py).
 
-The promise stays in the checkpoint until the log has all of it again, or somebody settles the
+The promise stays in the checkpoint until the log has all of it again, or an operator settles the
 matter (`MessageStore.settle`). `flushed` itself says what is durable now: between it and what was
 promised a crash may leave anything.
 """
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DurableRange:
-    """The bytes [start, end) of the log were durable; `start` is -1 when nobody knows it."""
+    """The bytes [start, end) of the log were durable; `start` is -1 when it is unknown."""
 
     start: int
     end: int
@@ -51,7 +51,7 @@ class DurableRange:
         return [(first, last) for first, last in known if first < last]
 
     def with_end(self, end: int) -> DurableRange:
-        """Extend the range to `end`: the log has grown, and nobody wrote down how far."""
+        """Extend the range to `end`: the log has grown, and how far was not written down."""
         return replace(self, end=max(self.end, end))
 
     def cleaned(self, start: int) -> DurableRange:

@@ -81,7 +81,7 @@ def test_a_topic_is_deleted_when_it_was_said_what_goes(run, orders):
     assert status == 1
     assert "6 messages go" in shown
     assert "readers" in shown
-    assert refusal == "saturnmq: nobody can be asked here: pass --yes to do it\n"
+    assert refusal == "saturnmq: there is no terminal to ask at: pass --yes to do it\n"
     status, shown, refusal = run("topic", "delete", "orders", "--json")
     assert (status, json.loads(shown)) == (1, preview)
     assert "orders" in run("topic", "list")[1]

@@ -37,7 +37,7 @@ def test_failures_that_nobody_foresaw_are_told_and_of_none_nothing(monkeypatch) 
     assert "foresaw" not in shown(monkeypatch)
     told = {"unforeseenFailures": "3", "lastUnforeseenFailure": "request 30: KeyError: 'x'"}
     assert (
-        "broker-a 0: 3 requests or tasks failed in a way that nobody foresaw, the last: request "
+        "broker-a 0: 3 requests or tasks failed in an unforeseen way, the last: request "
         "30: KeyError: 'x'"
     ) in shown(monkeypatch, **told)
 

@@ -74,7 +74,7 @@ def test_who_is_not_in_sync_or_leads_takes_nothing_over():
                 await admin.hand_over(GROUP, node)
         with pytest.raises(InvalidParameter, match="is the master of broker-0 already"):
             await admin.hand_over(GROUP, 0)
-        with pytest.raises(NoPermission, match=r"nobody can take broker-0.*behind.*confirmed"):
+        with pytest.raises(NoPermission, match=r"no node can take broker-0.*behind.*confirmed"):
             await admin.hand_over(GROUP)
         assert asked(group) == [[], [], [], []]
 
@@ -247,7 +247,7 @@ def test_a_node_is_drained_only_if_all_that_it_leads_can_be_handed_over():
     async def test(group, admin):
         other = await second_group(group, ends=(200, 100))
         other.replicates = False
-        with pytest.raises(NoPermission, match=r"nobody can take broker-1.*100 bytes behind"):
+        with pytest.raises(NoPermission, match=r"no node can take broker-1.*100 bytes behind"):
             await admin.drain("127.0.0.2")
         with pytest.raises(NoPermission, match="it has no other member"):  # that would stay
             await admin.drain("127.0.0.1")

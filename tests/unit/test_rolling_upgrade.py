@@ -165,9 +165,9 @@ def test_nothing_is_restarted_before_every_group_is_whole(change: dict[str, Any]
 
 def test_nothing_is_restarted_where_a_master_has_nobody_to_relieve_it() -> None:
     world = World()
-    world.fails["preview h:100"] = NoPermission("nobody can take broker-0 over")
+    world.fails["preview h:100"] = NoPermission("no node can take broker-0 over")
     with pytest.raises(
-        LauncherError, match=r"nobody can take.*Nothing was restarted.*restart NODE"
+        LauncherError, match=r"no node can take.*Nothing was restarted.*restart NODE"
     ):
         world.upgrade().run()
     world = World()
