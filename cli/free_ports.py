@@ -1,4 +1,4 @@
-"""Ports that no process listens on, for nodes that will listen on them soon and again after a restart.
+"""Free ports, for nodes that will listen on them soon and again after a restart.
 
 Ports are chosen below the kernel's range for outgoing connections, because a client that keeps
 dialling a dead port inside that range ends up connected to itself. A port that is free now is not

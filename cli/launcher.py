@@ -250,7 +250,7 @@ class LocalCluster:
         return node
 
     def start(self, name: str) -> Node:
-        """Start a node that does not run; returns when it serves, even if it is not registered by then."""
+        """Start a node that does not run; returns when it serves, registered or not."""
         node = self.node(name)
         with _locked(self.data):
             self._spawn(node)

@@ -9,8 +9,8 @@ from saturnmq.protocol import fastjson
 from saturnmq.runtime.errors import InvalidParameter, QueryNotFound
 
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
-# Every client may write here, so entries, the characters of one key and value, and the bytes of all as
-# JSON are bounded: the answer to a registration has a whole namespace in one frame.
+# Every client may write here, so entries, the characters of one key and value, and the bytes of
+# all as JSON are bounded: the answer to a registration has a whole namespace in one frame.
 ENTRIES_MAX = 10_000
 ENTRY_BYTES_MAX = 64 * 1024
 BYTES_MAX = 4 << 20

@@ -22,7 +22,7 @@ class DiskFailure:
         self.why: str | None = None
 
     def look(self) -> None:
-        """Notice that the store has failed, in whichever part the write or the sync was asked for."""
+        """Notice that the store has failed; any part may have asked for the write or the sync."""
         if self._store.failed is None or self.why is not None:
             return
         self.why = self._store.failed

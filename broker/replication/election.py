@@ -22,9 +22,9 @@ could not know whether the candidate leads.
    goes first. A slave that may lack something since its restart waits FORSAKEN_S longer. So does a
    deposed master that has heard of no new one: after a power cut there may be no other node. Such
    a node, and one whose last campaign failed, first asks the members whether they would allow the
-   promotion (`Poll`), so that no epochs are wasted. Priority alone elects no node: a preferred slave
-   (`brokerElectionPriority`; a lower number is preferred) that is in sync for SETTLE_S takes over
-   from a living master by hand-over.
+   promotion (`Poll`), so that no epochs are wasted. Priority alone elects no node: a preferred
+   slave (`brokerElectionPriority`; a lower number is preferred) that is in sync for SETTLE_S takes
+   over from a living master by hand-over.
 2. **A slave that hears its master does not elect**, whether or not `holder` is there: that master
    lives, and its slaves have the messages that it acknowledges.
 3. **A master's lease** begins, for the master, before it sent the renewal; for etcd, when it

@@ -2,8 +2,8 @@
 
 A producer gives each message an id (UNIQ_KEY) that no other has. To find those that come twice
 somewhere in the log, every task gives away (hash of topic and id, offset) of its messages, grouped
-by hash, and each group is sorted by the task that gets all of it (`find_repeated`). Topics of the system
-and those of retries are left out: there a message keeps its id on purpose.
+by hash, and each group is sorted by the task that gets all of it (`find_repeated`). Topics of the
+system and those of retries are left out: there a message keeps its id on purpose.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ hashed by itself and folded in, in the order of their names:
 
 A number counts as itself; text and bytes as the same fold over their words of 8 bytes, little
 endian, the last filled up with zeros, beginning at their length * FACTOR; a map as the sum over its
-entries of (key hash * FACTOR) ^ value hash; NULL as NULL_HASH. It finds accidents; a person who wants to
-fool it can.
+entries of (key hash * FACTOR) ^ value hash; NULL as NULL_HASH. It finds accidents, not
+attempts to fool it.
 """
 
 from __future__ import annotations
