@@ -63,8 +63,8 @@ def spark_session(
         "spark.ui.showConsoleProgress": "false",
     }
     if master is not None and master.startswith("local"):
-        # No other machine has to reach this driver: no page, no name of the host to be resolved. This
-        # file sets the log level of a local driver; on a cluster the operator does.
+        # No other machine has to reach this driver: no page, no name of the host to be resolved.
+        # This file sets the log level of a local driver; on a cluster the operator does.
         chosen["spark.ui.enabled"] = "false"
         chosen["spark.driver.host"] = chosen["spark.driver.bindAddress"] = "127.0.0.1"
         chosen["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOGGING.as_uri()}"

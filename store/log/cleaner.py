@@ -3,9 +3,9 @@ oldest first, then the queue entries and index items for them.
 
 A pass runs for one of three reasons: the hour is in `deleteWhen`, the disk is used beyond
 `diskMaxUsedSpaceRatio`, or a request asks for it. It takes segments that were last written more
-than `fileReservedTime` hours ago. It never takes the current segment, nor one that is not flushed and
-dispatched. A message is deleted whether it was consumed or not. `cleanFileForciblyEnable`, on in
-RocketMQ and here only in its `broker.conf`, deletes any segment while the disk is used beyond
+than `fileReservedTime` hours ago. It never takes the current segment, nor one that is not flushed
+and dispatched. A message is deleted whether it was consumed or not. `cleanFileForciblyEnable`, on
+in RocketMQ and here only in its `broker.conf`, deletes any segment while the disk is used beyond
 `diskSpaceCleanForciblyRatio`. Without it a full disk refuses sends and unexpired segments stay.
 
 A segment is renamed to `deleted/<name>.delete` and deleted 60 s later, at the next start, or with
