@@ -129,6 +129,7 @@ class Broker:
         messaging.pulls.held.validate()
         messaging.sinks.validate()
         messaging.staging.validate()
+        messaging.half_log.validate()
         replication.executor.validate()
         if replication.elections is not None:
             replication.elections.validate()

@@ -161,6 +161,16 @@ class BrokerConfig:
     """The most that all sinks may stage in memory and files."""
     stage_lease_ms: int = setting("stageLease", 600_000, rocketmq=OURS)
     """A stage is dropped when nothing was added to it for so long."""
+    reject_transactions: bool = setting("rejectTransactionMessage", False)
+    """Messages of transactions are refused."""
+    transaction_timeout_ms: int = setting("transactionTimeOut", 6_000, 0, 86_400_000)
+    """The age at which an open transaction is first asked about, unless its message says another
+    (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
+    transaction_check_max: int = setting("transactionCheckMax", 15, 1)
+    """The producer is asked so often; then the message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
+    transaction_check_ms: int = setting("transactionCheckInterval", 30_000, 10, 3_600_000)
+    """The time between two questions. Each stores the message again, so it must be far below the
+    time that the log is kept."""
     offset_check_in_slave: bool = setting("offsetCheckInSlave", False)
     """A slave corrects consumers whose offset is out of its range; else only a master does."""
     etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", (), rocketmq=OURS)

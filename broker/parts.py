@@ -45,6 +45,9 @@ from saturnmq.broker.replication.mending import Mending
 from saturnmq.broker.replication.table_sync import TableSync
 from saturnmq.broker.tables.deletion import Deletion
 from saturnmq.broker.tables.table_memory import GROUP, LOCK, MEMBER, OFFSET, TOPIC
+from saturnmq.broker.transactions.check_back import CheckBackService
+from saturnmq.broker.transactions.ends import EndService
+from saturnmq.broker.transactions.half_log import HalfLog
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.signing import Challenges
 from saturnmq.runtime.door import split_address
@@ -75,6 +78,9 @@ class MessagingParts:
     stages: Stages
     staging: StagingService
     deletion: Deletion
+    half_log: HalfLog
+    ends: EndService
+    check_backs: CheckBackService
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,7 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
     admission, acknowledgement = Admission(c), Acknowledgement(c, advancer.wake)
     copies = CopyWriter(c, advancer.wake)
     pulls = PullService(c)
+    half_log = HalfLog(c, advancer.wake, advancer.catch_up)
     sinks = SinkTable(c.store, durability.retention.now_ms)
     stages = Stages(
         ground.disk,
@@ -181,6 +188,9 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
             checkpoint=durability.upkeep.checkpoint,
             wake_pulls=pulls.wake_all,
         ),
+        half_log,
+        EndService(c, admission, acknowledgement, half_log),
+        CheckBackService(c, half_log),
     )
 
 
@@ -201,6 +211,7 @@ def _replication(
         ground.persistence,
         delays=delays,
         sinks=messaging.sinks,
+        half_log=messaging.half_log,
         wake_pulls=messaging.pulls.wake_all,
         on_truncated=table_sync.truncated,
     )
@@ -208,7 +219,11 @@ def _replication(
     registrar = Registrar(c, c.ha_address)
     slave = _slave(ground, durability.flush, table_sync, mending, registrar)
     duties = MasterDuties(
-        supervisor, table_sync=table_sync, delays=delays, staging=messaging.staging
+        supervisor,
+        table_sync=table_sync,
+        delays=delays,
+        staging=messaging.staging,
+        check_backs=messaging.check_backs,
     )
     doors = _doors(ground, table_sync, rewriter, duties)
     executor = Executor(c, master, slave, registrar, mending, doors)
@@ -305,6 +320,7 @@ def _handlers(
     admin = AdminService(
         c,
         messaging.delays,
+        transaction_status=lambda: messaging.check_backs.status() | messaging.ends.status(),
         ha_status=ha_status,
         flush_behind_ms=durability.flush.behind_ms,
         request_cleaning=durability.cleaning.request,
@@ -326,6 +342,7 @@ def _handlers(
         replication.mending,
         RangeService(c),
         messaging.staging,
+        messaging.ends,
     )
     return handlers(services, Challenges(c.config.signing, lambda: c.address, c.let_in))
 
@@ -380,6 +397,7 @@ def _connect_advancer(ground: Groundwork, parts: Parts) -> None:
         messaging.sinks.arrived,
         pulls.arrived,
         lambda _, arrivals: messaging.delays.arrived(arrivals),
+        lambda _, arrivals: messaging.half_log.arrived(arrivals),
         count_arrivals,
     ]
     advancer.on_visible += [pulls.wake]

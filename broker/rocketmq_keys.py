@@ -114,12 +114,10 @@ _WITHOUT_EFFECT = {
         timerRocksDBTimeExpiredMaxTps timerRollWindowSlot timerSkipUnknownError timerStopEnqueue
         timerWheelEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
     """,
-    "transactions are refused in this version, each with an error": """
+    "every end of a transaction is stored by itself, at once, with the message that it commits": """
         enableTransactionMetrics endTransactionPoolQueueCapacity endTransactionThreadPoolNums
-        rejectTransactionMessage transactionCheckInterval transactionCheckMax
         transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
-        transactionTimeOut transRocksDBEnable transWriteOriginTransHalfEnable
-        waitTimeMillsInTransactionQueue
+        transRocksDBEnable transWriteOriginTransHalfEnable waitTimeMillsInTransactionQueue
     """,
     "requests with replies (324, 325) are answered with an error in this version": """
         storeReplyMessageEnable

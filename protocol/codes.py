@@ -185,6 +185,7 @@ class ResponseCode(IntEnum):
     FOREIGN_GROUP = 390004
     SIGNATURE_NEEDED = 390006
     STAGE_LOST = 390030
+    TRANSACTION_ENDED = 390050
 
 
 # Pull sysFlag bits (docs/internals/protocol.md 2.2).

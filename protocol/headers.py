@@ -4,9 +4,8 @@
 `nameserver/server.py` decode with it before they call a handler, and the fuzzer (`drills/fuzz`)
 makes its values from it. Names and meanings are RocketMQ's (docs/internals/protocol.md 2, 3), but
 for the codes above 390000 and the fields that begin with `saturn`, which are ours. Fields that no
-handler reads are left out.
-
-The long names of SEND_MESSAGE (10) stand beside the short ones (310, 320).
+handler reads are left out. The long names of SEND_MESSAGE (10) stand beside the short ones (310,
+320).
 """
 
 from __future__ import annotations
@@ -93,6 +92,17 @@ class SendBackHeader(Header):
     delay_level: int = int32("delayLevel", default=0, least=INT32_MIN)
     origin_message_id: str = text("originMsgId", default="")
     max_reconsume_times: int = int32("maxReconsumeTimes", default=-1, least=INT32_MIN)
+
+
+@header
+class EndTransactionHeader(Header):
+    """END_TRANSACTION 37."""
+
+    group: str = name("producerGroup")
+    half_offset: int = number("tranStateTableOffset")
+    physical_offset: int = number("commitLogOffset")
+    decision: int = int32("commitOrRollback")
+    transaction_id: str = text("transactionId", default="")
 
 
 # consuming
@@ -487,6 +497,7 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.SEND_BATCH_MESSAGE: SendHeader,
     _C.SEND_BATCHES: SendBatchesHeader,
     _C.CONSUMER_SEND_MSG_BACK: SendBackHeader,
+    _C.END_TRANSACTION: EndTransactionHeader,
     _C.PULL_MESSAGE: PullHeader,
     _C.LITE_PULL_MESSAGE: PullHeader,
     _C.QUERY_MESSAGE: QueryMessageHeader,

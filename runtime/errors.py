@@ -265,6 +265,12 @@ class StageLost(SaturnError):
     code = 390030
 
 
+class TransactionEnded(TransactionFailed):
+    """The transaction has ended, and not as it was to end now"""
+
+    code = 390050
+
+
 # Local errors: raised on this side of the wire, never sent.
 
 

@@ -21,6 +21,7 @@ from saturnmq.protocol.kernels import ScanStatus
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.door import Runtime, is_short_of_descriptors
 from saturnmq.runtime.errors import SaturnError, ServiceNotAvailable
+from saturnmq.runtime.steps import at_once
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.derived.consumequeue import ConsumeQueue
 from saturnmq.store.derived.derived import Arrival, Derived
@@ -377,6 +378,11 @@ class MessageStore:
         """Append one message; see `Writer`. A SaturnError says why the store refuses it."""
         self._check_writable()
         return self._writer.put(message, is_copy=is_copy)
+
+    def put_adjacent(self, messages: Sequence[PendingMessage]) -> list[AppendResult]:
+        """Append messages of the broker's own, each right behind the one before; see `Writer`."""
+        self._check_writable()
+        return self._writer.put_adjacent(messages)
 
     def put_batch(
         self, topic: str, queue_id: int, body: bytes | bytearray | memoryview, **fields: Any
@@ -813,13 +819,7 @@ class MessageStore:
         visible: int | None = None,
     ) -> list[bytes]:
         """The newest `most` messages with this key, oldest first."""
-        work = self.search_key(topic, key, most, begin, end, visible)
-        while True:
-            try:
-                next(work)
-            except StopIteration as done:
-                found: list[bytes] = done.value
-                return found
+        return at_once(self.search_key(topic, key, most, begin, end, visible))
 
     def search_key(
         self,

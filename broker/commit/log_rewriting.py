@@ -17,6 +17,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.exactly_once.sinks import SinkTable
 from saturnmq.broker.tables.table_persistence import TablePersistence
+from saturnmq.broker.transactions.half_log import HalfLog
 from saturnmq.store.message_store import Truncated
 
 
@@ -30,6 +31,7 @@ class LogRewriter:
         *,
         delays: DelayService,
         sinks: SinkTable,
+        half_log: HalfLog,
         wake_pulls: Callable[[], None],
         on_truncated: Callable[[], None],
     ) -> None:
@@ -43,6 +45,7 @@ class LogRewriter:
         self._persistence = persistence
         self._delays = delays
         self._sinks = sinks
+        self._half_log = half_log
         self._wake_pulls = wake_pulls
         self._on_truncated = on_truncated
         self._unsaved = False  # tables on the disk still describe the log before its change
@@ -85,6 +88,7 @@ class LogRewriter:
     async def _rewrite(self, work: Callable[[], Any]) -> None:
         try:
             await self._gate.exclusive(work, pause=self._pause, resume=self._resume)
+            self._half_log.unload()
             self._advancer.tell(self._store.take_untold())
             self._unsaved = True
             await self._save_tables()

@@ -46,6 +46,7 @@ class AdminService:
         context: Context,
         delays: DelayService,
         *,
+        transaction_status: Callable[[], Mapping[str, str]],
         ha_status: Callable[[], dict[str, Any]],
         flush_behind_ms: Callable[[], int],
         request_cleaning: Callable[[], None],
@@ -66,6 +67,7 @@ class AdminService:
         self._store = context.store
         self._topics = context.topics
         self._delays = delays
+        self._transaction_status = transaction_status
         self._ha_status = ha_status
         self._flush_behind_ms = flush_behind_ms
         self._request_cleaning = request_cleaning
@@ -581,6 +583,7 @@ class AdminService:
             "flushBehindMs": str(self._flush_behind_ms()),
             **c.loop_watch.status(),
             **c.connections.status(),
+            **self._transaction_status(),
             "unforeseenFailures": str(c.failures.count),
             "lastUnforeseenFailure": c.failures.last,
             "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),

@@ -17,6 +17,7 @@ from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.replication.failover import FailoverService
 from saturnmq.broker.replication.leaving import Leaving
 from saturnmq.broker.replication.mending import Mending
+from saturnmq.broker.transactions.ends import EndService
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.header_fields import Header
@@ -44,6 +45,7 @@ class Services:
     mending: Mending
     ranges: RangeService
     staging: StagingService
+    transactions: EndService
 
 
 def served(s: Services) -> dict[RequestCode, Typed]:
@@ -57,6 +59,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.PULL_MESSAGE: s.pulls.on_pull,
         code.LITE_PULL_MESSAGE: s.pulls.on_pull,
         code.CONSUMER_SEND_MSG_BACK: s.retries.on_send_back,
+        code.END_TRANSACTION: s.transactions.on_end,
         code.QUERY_MESSAGE: s.lookups.on_query_message,
         code.QUERY_CONSUMER_OFFSET: s.lookups.on_query_offset,
         code.UPDATE_CONSUMER_OFFSET: s.lookups.on_update_offset,

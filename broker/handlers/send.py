@@ -2,7 +2,7 @@
 
 A single send gets the properties that a Java broker adds: MSG_REGION, TRACE_ON, CLUSTER, and
 UNIQ_KEY if missing. A batch is stored unchanged. DELAY above 0 moves a message to
-SCHEDULE_TOPIC_XXXX.
+SCHEDULE_TOPIC_XXXX, TRAN_MSG=true to the half topic (`broker/transactions/halves.py`).
 
 `broker/commit/admission.py` takes a message or refuses it, `broker/commit/acknowledgement.py` lets
 the reply go.
@@ -19,6 +19,7 @@ from saturnmq.broker.commit.admission import Admission
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
 from saturnmq.broker.tables.topics import Topic
+from saturnmq.broker.transactions.halves import prepare
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batches import HOST, PartAnswer, decode_parts, encode_answers
@@ -98,8 +99,7 @@ class SendService:
         name = topic.name
         reconsume = header.reconsume_times
         delayed = bool(_find(text_, "DELAY\x01"))
-        if _find(text_, "TRAN_MSG\x01") == "true":
-            raise NoPermission("transaction messages are not supported by this broker")
+        prepared = _find(text_, "TRAN_MSG\x01").lower() == "true" and not (reconsume and delayed)
         if "TIMER_DE" in text_ and not delayed:
             _refuse_timers(text_)
         text_ += self._added
@@ -108,7 +108,14 @@ class SendService:
             delayed = delayed and not name.startswith("%DLQ%")
         properties = text_.encode()
         meant = queue_id  # the queue in the answer to the sender
-        if delayed:
+        if prepared:
+            if self._c.config.reject_transactions:
+                raise NoPermission(
+                    f"the broker[{self._c.address}] sending transaction message is forbidden "
+                    "(rejectTransactionMessage)"
+                )
+            name, queue_id, properties = prepare(name, queue_id, properties)
+        elif delayed:
             name, queue_id, properties = schedule(name, queue_id, properties, self._levels)
         message = PendingMessage(
             topic=name,

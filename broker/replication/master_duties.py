@@ -7,6 +7,7 @@ import asyncio
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.replication.table_sync import TableSync
+from saturnmq.broker.transactions.check_back import CheckBackService
 from saturnmq.runtime.supervision import Supervisor
 
 
@@ -18,26 +19,31 @@ class MasterDuties:
         table_sync: TableSync,
         delays: DelayService,
         staging: StagingService,
+        check_backs: CheckBackService,
     ) -> None:
         self._supervisor = supervisor
         self._table_sync = table_sync
         self._delays = delays
         self._staging = staging
-        self._delivering: asyncio.Task[None] | None = None
+        self._check_backs = check_backs
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """The tasks that a broker cancels when it stops."""
-        return [] if self._delivering is None else [self._delivering]
+        return list(self._tasks)
 
     def begin(self) -> None:
         self._table_sync.begin_term()
-        if self._delivering is None or self._delivering.done():
-            self._delivering = self._supervisor.keep(self._delays.run, name="delay")
+        if all(task.done() for task in self._tasks):
+            self._tasks = [
+                self._supervisor.keep(self._delays.run, name="delay"),
+                self._supervisor.keep(self._check_backs.run, name="check-back"),
+            ]
 
     def end(self) -> None:
         self._table_sync.end_term()
         self._staging.drop_all()
-        if self._delivering is not None:
-            self._delivering.cancel()
-            self._delivering = None
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()

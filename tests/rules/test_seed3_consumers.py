@@ -309,9 +309,16 @@ def test_row_3_30_the_broker_filters_and_the_store_knows_transactions() -> None:
         await world.until(lambda: broker.store.max_offset("T", 0) == 3)
         got = await client.pull(0, subscription="B")
         assert [frame.body for frame in frames(bytes(got.body))] == [b"B"]
-        refused = await client.send(b"half", TRAN_MSG="true")
-        assert refused.code == 16
-        assert "transaction" in refused.remark
+        sent = await client.send(b"half", queue=1, TRAN_MSG="true", PGROUP="P")
+        which = {
+            "producerGroup": "P",
+            "tranStateTableOffset": sent.ext["queueOffset"],
+            "commitLogOffset": int(sent.ext["msgId"][-16:], 16),
+        }
+        assert broker.store.max_offset("T", 1) == 0
+        await world.until(lambda: broker.messaging.half_log.is_loaded)
+        assert (await client.ask(37, {**which, "commitOrRollback": COMMIT})).code == 0
+        await world.until(lambda: broker.store.max_offset("T", 1) == 1)
         await broker.close()
 
     run(body)

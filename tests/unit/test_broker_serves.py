@@ -165,7 +165,7 @@ def test_a_reset_offset_reaches_a_held_pull_at_once(tmp_path: Path) -> None:
         ({}, b"x" * ((4 << 20) + 1), 13),
         ({"i": "P\x01" + "v" * 32_768 + "\x02"}, b"x", 13),
         ({"e": "many"}, b"x", 29),
-        ({"i": "TRAN_MSG\x01true\x02"}, b"x", 16),
+        ({"i": "TRAN_MSG\x01true\x02"}, b"x", 13),
         ({"i": "u\x01v\x02TIMER_DELAY_SEC\x015\x02"}, b"x", 13),
     ],
 )

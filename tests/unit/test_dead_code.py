@@ -46,7 +46,7 @@ USED_ELSEWHERE = {
     # errors are made from their wire code
     "runtime/errors.py": {
         "FlushSlaveTimeout", "GoAway", "NoMessage", "PullNotFound", "PullOffsetMoved",
-        "PullRetryImmediately", "SlaveNotAvailable", "TopicExistAlready", "TransactionFailed",
+        "PullRetryImmediately", "SlaveNotAvailable", "TopicExistAlready",
         "VersionNotSupported",
     },
     # RocketMQ's states of a read, and a field of a request
