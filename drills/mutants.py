@@ -20,6 +20,7 @@ from saturnmq.store import message_store
 from saturnmq.store.derived import consumequeue, derived
 from saturnmq.store.derived.consumequeue import ConsumeQueue
 from saturnmq.store.derived.indexfile import Index
+from saturnmq.store.derived.queue_files import QueueFiles
 from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.reput import Reput
 from saturnmq.store.log import commitlog, truncated
@@ -135,6 +136,17 @@ def _unsynced_name(original: Any) -> Any:
         return original(self, path, size, False)
 
     return create_segment
+
+
+def _unsynced_spare(original: Any) -> Any:
+    def create(self: QueueFiles, path: str, size: int) -> Any:
+        is_spare = self._spares is not None and bool(self._spares._ready)
+        file = original(self, path, size)
+        if is_spare:
+            self._new.pop(path)
+        return file
+
+    return create
 
 
 def _last_segment_only(original: Any) -> Any:
@@ -297,6 +309,12 @@ _ALL = (
         "a segment's name is not durable when its messages are acknowledged",
         "I1: power loss takes the whole segment",
         (Patch(SimDisk, "create_segment", _unsynced_name),),
+    ),
+    Mutant(
+        "spare-unsynced",
+        "the name that a spare file of a queue was given is not durable",
+        "I8: queue entries are missing after a power loss",
+        (Patch(QueueFiles, "create", _unsynced_spare),),
     ),
     Mutant(
         "checkpoint-leads",

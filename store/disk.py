@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from saturnmq.runtime.door import is_short_of_descriptors
@@ -34,8 +35,11 @@ from saturnmq.store.files import (
     MappedFile,
     NativeMapped,
     NativeSegment,
+    NativeSpare,
     ReadFile,
     SegmentFile,
+    SpareFile,
+    give_name,
     naming,
     open_to_read,
 )
@@ -49,6 +53,7 @@ __all__ = [
     "NativeDisk",
     "ReadFile",
     "SegmentFile",
+    "SpareFile",
 ]
 
 FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
@@ -91,6 +96,7 @@ class Disk(Protocol):
     def open_segment(self, path: str, size: int) -> SegmentFile: ...
     def create_mapped(self, path: str, size: int, room: int) -> MappedFile: ...
     def open_mapped(self, path: str, size: int) -> MappedFile: ...
+    def make_spare(self, directory: str, size: int, room: int) -> SpareFile: ...
     def make_room(self, path: str, start: int, end: int) -> None: ...
     def sync_file(self, path: str) -> None: ...
     def together(self, calls: Sequence[Callable[[], None]]) -> None: ...
@@ -111,6 +117,12 @@ class Disk(Protocol):
 
 
 _Made = TypeVar("_Made", bound=NativeMapped)
+
+
+def _made(path: str, size: int, room: int, fd: int) -> NativeMapped:
+    os.ftruncate(fd, size)
+    os.posix_fallocate(fd, 0, room)
+    return _mapped(path, size, fd)
 
 
 def _mapped(path: str, size: int, fd: int) -> NativeMapped:
@@ -219,15 +231,20 @@ class NativeDisk:
     def create_mapped(self, path: str, size: int, room: int) -> MappedFile:
         """As `create_segment` without `durable`, but only the first `room` bytes are allocated: no
         others may be written before `make_room`."""
-
-        def make(fd: int) -> NativeMapped:
-            os.ftruncate(fd, size)
-            os.posix_fallocate(fd, 0, room)
-            return _mapped(path, size, fd)
-
-        mapped, fd = self._create(path, make)
+        mapped, fd = self._create(path, partial(_made, path, size, room))
         os.close(fd)
         return mapped
+
+    def make_spare(self, directory: str, size: int, room: int) -> SpareFile:
+        """Blocking: what `create_mapped` makes, without a name yet. OSError: the file system knows
+        no such files, or has no room."""
+        with naming(directory):
+            fd = os.open(directory, os.O_TMPFILE | os.O_RDWR, FILE_MODE)
+            try:
+                return NativeSpare(_made(directory, size, room, fd), fd)
+            except BaseException:
+                os.close(fd)
+                raise
 
     @staticmethod
     def _create(path: str, make: Callable[[int], _Made]) -> tuple[_Made, int]:
@@ -244,8 +261,7 @@ class NativeDisk:
             with naming(path):
                 made = make(fd)
             if not named:
-                # src_dir_fd makes Python use linkat with AT_SYMLINK_FOLLOW, which /proc needs
-                os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+                give_name(fd, path)
         except BaseException:
             os.close(fd)
             if named:

@@ -116,6 +116,19 @@ class SegmentFile(MappedFile, Protocol):
         synced."""
 
 
+class SpareFile(Protocol):
+    """A mapped file that has no name yet, and is gone if it never gets one."""
+
+    def give_name(self, path: str) -> MappedFile:
+        """The file, which has this name from now on. OSError: it cannot have it."""
+
+    def advise(self, advice: Advice) -> None:
+        """As `MappedFile.advise`."""
+
+    def close(self) -> None:
+        """Let it go, unless it has a name."""
+
+
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
     """The kernel names no file where it was given a descriptor: an operator must know which."""
@@ -273,6 +286,36 @@ class NativeMapped(ReadOpened):
         with contextlib.suppress(BufferError):  # someone holds a slice: unmapped when it goes
             self.view.release()
             self._map.close()
+
+
+def give_name(fd: int, path: str) -> None:
+    """Give a file without a name this one, which must be free."""
+    # src_dir_fd makes Python use linkat with AT_SYMLINK_FOLLOW, which /proc needs
+    os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+
+
+class NativeSpare:
+    """See `SpareFile`. It needs a descriptor as long as it has no name."""
+
+    def __init__(self, mapped: NativeMapped, fd: int) -> None:
+        self._mapped = mapped
+        self._fd = fd
+
+    def give_name(self, path: str) -> NativeMapped:
+        give_name(self._fd, path)
+        os.close(self._fd)
+        self._fd = -1
+        self._mapped.path = path
+        return self._mapped
+
+    def advise(self, advice: Advice) -> None:
+        self._mapped.advise(advice)
+
+    def close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+            self._mapped.close()
 
 
 class NativeSegment(NativeReadFile, NativeMapped):

@@ -31,9 +31,9 @@ import fnmatch
 import posixpath
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
+from saturnmq.drills.sim.disk_events import FaultPlan, PowerLoss, SimLock
 from saturnmq.drills.sim.pages import PAGE, SECTOR, Fates, Inode, Names, PowerCutOdds
 from saturnmq.drills.sim.trace import Trace
 from saturnmq.runtime.errors import DirectoryLocked, StoreDamaged
@@ -44,39 +44,6 @@ __all__ = ["PAGE", "SECTOR", "FaultPlan", "PowerCutOdds", "PowerLoss", "SimDisk"
 USUAL = PowerCutOdds()
 normpath = lru_cache(posixpath.normpath)  # the same names again and again
 _ROOTS = frozenset(("", ".", "/"))
-
-
-class PowerLoss(BaseException):
-    """Raised at the operation where the power went; not an Exception, so that no code under test
-    handles it.
-    """
-
-
-@dataclass
-class FaultPlan:
-    """`operation` on paths matching `pattern` fails with `error` the next `times` times (None: for
-    ever).
-    """
-
-    operation: str
-    pattern: str
-    error: int
-    times: int | None = 1
-    hits: int = 0
-
-
-class SimLock:
-    """The store directory's lock: held by one running process, released by its death."""
-
-    def __init__(self, disk: SimDisk, path: str) -> None:
-        self._disk = disk
-        self._path = path
-        self._held = True
-
-    def release(self) -> None:
-        if self._held:
-            self._held = False
-            self._disk.locks.pop(self._path, None)
 
 
 class SimSegment:
@@ -158,6 +125,24 @@ class SimSegment:
             self.view.release()
 
 
+class SimSpare:
+    """A mapped file without a name yet, which no image of the disk has."""
+
+    def __init__(self, disk: SimDisk, directory: str, inode: Inode) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._inode = inode
+
+    def give_name(self, path: str) -> SimSegment:
+        return self._disk.give_name(normpath(path), self._inode)
+
+    def advise(self, advice: Advice) -> None:
+        self._disk.begin("advise", self._directory)
+
+    def close(self) -> None:
+        self._disk.let_go(self._inode)
+
+
 def _inner_borders(pos: int, size: int) -> list[int]:
     """The places where a crash may interrupt a write: every page's border, and one within."""
     borders = set(range(PAGE - pos % PAGE, size, PAGE))
@@ -186,6 +171,7 @@ class SimDisk:
         self._writeback = writeback
         self._names = Names()
         self._dirs: dict[str, bool] = dict.fromkeys(_ROOTS, True)
+        self._nameless: list[Inode] = []
         self.locks: dict[str, bool] = {}
         self.plans: list[FaultPlan] = []
         self.step: Callable[[str, str], None] | None = None
@@ -271,6 +257,7 @@ class SimDisk:
         self.on = False
         image = self.crash_image(self._rng)
         self._names, self._dirs = image._names, image._dirs
+        self._nameless.clear()
         self.locks.clear()
         self.fates.add(image.fates)
         fates = self.fates
@@ -285,6 +272,7 @@ class SimDisk:
         Until `power_on` the disk may not be used: a dead process uses none.
         """
         self.on = False
+        self._nameless.clear()
         self.locks.clear()
         self._note("disk.killed")
 
@@ -421,6 +409,30 @@ class SimDisk:
         self._names.add(path, inode)
         return SimSegment(self, path, inode)
 
+    def make_spare(self, directory: str, size: int, room: int) -> SimSpare:
+        directory = normpath(directory)
+        self.begin("make_spare", directory)
+        self._require_dir(posixpath.join(directory, "spare"))
+        self._require_space(directory, room)
+        inode = Inode(bytearray(size), bytearray(size), self.now_ms(), sized=False, room=set())
+        inode.room = inode.missing_room(0, room)
+        self._nameless.append(inode)
+        return SimSpare(self, directory, inode)
+
+    def give_name(self, path: str, inode: Inode) -> SimSegment:
+        """Name a file that has none."""
+        self.begin("create_segment", path)
+        self._require_dir(path)
+        if path in self._names.current:
+            raise FileExistsError(errno.EEXIST, "file exists", path)
+        self.let_go(inode)
+        self._names.add(path, inode)
+        return SimSegment(self, path, inode)
+
+    def let_go(self, inode: Inode) -> None:
+        """Forget a file without a name."""
+        self._nameless = [other for other in self._nameless if other is not inode]
+
     def open_mapped(self, path: str, size: int) -> SimSegment:
         return self.open_segment(path, size)
 
@@ -538,7 +550,7 @@ class SimDisk:
         self.locks[path] = True
         if path not in self._names.current:
             self._names.add(path, Inode(bytearray(b"lock"), bytearray(b"lock"), self.now_ms()))
-        return SimLock(self, path)
+        return SimLock(self.locks, path)
 
     def locked(self, path: str) -> bool:
         path = normpath(path)
@@ -559,7 +571,8 @@ class SimDisk:
 
     @property
     def used_bytes(self) -> int:
-        return sum(inode.used_bytes for inode in self._names.current.values())
+        named = sum(inode.used_bytes for inode in self._names.current.values())
+        return named + sum(inode.used_bytes for inode in self._nameless)
 
 
 _check: type[Disk] = SimDisk  # the type checker compares both here

@@ -29,6 +29,7 @@ from saturnmq.protocol.jhash import index_hash
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.derived.room import STEP, Room, Rooms
+from saturnmq.store.derived.spares import Spares
 from saturnmq.store.disk import Disk, MappedFile
 from saturnmq.store.reading import OF_DERIVED, number_of, read
 
@@ -253,6 +254,9 @@ class Index:
         self._slots = slots
         self._items = items
         self._now_ms = now_ms
+        self._near = items - items // 16  # with so many items the next file is made ahead
+        self._room = min(items_at(slots) + STEP, self.file_bytes)
+        self._spares = Spares(self._rooms, directory, self.file_bytes, self._room, is_durable=True)
         self.files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []  # filled, or made, since the last flush began
         self._highest = 0  # no new file gets a name up to this one
@@ -307,6 +311,12 @@ class Index:
                 self.files.append(self._file(self._disk.open_mapped(path, entry.size), 0))
         if not clean:
             self._unsynced = self.files[:]
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """Have the next file made before it is needed."""
+        if not self.files or self.files[-1].count >= self._near:
+            self._spares.want()
 
     def _path(self, name: str) -> str:
         return posixpath.join(self._directory, name)
@@ -363,6 +373,7 @@ class Index:
             except OSError:
                 self.resume()  # the same items come again
                 raise
+        self._look_ahead()
 
     def _fresh(self, view: memoryview) -> memoryview:
         def offset_of(number: int) -> int:
@@ -387,8 +398,10 @@ class Index:
         self._highest = max(name, self._highest + 1)
         assert previous is None or self._highest > previous.name, (self._highest, previous)
         path = self._path(f"{self._highest:017d}")
-        room = min(items_at(self._slots) + STEP, self.file_bytes)
-        fresh = self._file(self._disk.create_mapped(path, self.file_bytes, room), room)
+        made = self._spares.take(path)
+        if made is None:
+            made = self._disk.create_mapped(path, self.file_bytes, self._room)
+        fresh = self._file(made, self._room)
         if previous is not None:
             fresh.follow(previous.end_offset, previous.end_time)
         self.files.append(fresh)
@@ -461,3 +474,4 @@ class Index:
     def close(self) -> None:
         for index in self.files:
             index.file.close()
+        self._spares.close()

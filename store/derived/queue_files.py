@@ -3,7 +3,7 @@
 A file is mapped when it is used first, and no descriptor of it is kept. When too many are mapped
 one goes that was not used since it was looked at last (second chance), but none with something in
 it that is not synced: the error of a late write would go with it. Room on the disk is made as a
-file grows (`room.py`).
+file grows (`room.py`), and new files are spare ones (`spares.py`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from functools import partial
 
 from saturnmq.runtime.errors import SystemBusy
 from saturnmq.store.derived.room import FIRST, Room, Rooms
+from saturnmq.store.derived.spares import Spares
 from saturnmq.store.disk import Advice, Disk, MappedFile, ReadFile, remedy
 from saturnmq.store.files import ReadOpened
 
 MAPPED_MOST = 8192
 MAPPED_LIMIT = 16_000  # the kernel has 65,530 mappings for a process (vm.max_map_count)
 _LOOK = 8  # at so many of the oldest for one that may go
+SPARES = 8  # as many as a step of reput makes
 _CROWD = 4  # times as many are mapped at most, if none is synced meanwhile: a start makes thousands
 
 
@@ -135,6 +137,7 @@ class QueueFiles:
         self.dirty: dict[QueueFile, None] = {}
         self._new: dict[str, None] = {}  # paths whose names may not be durable
         self.trusted = True  # files that are there are durable: not after a crash
+        self._spares: Spares | None = None
 
     def open(self, path: str, size: int) -> QueueFile:
         """A file that is there."""
@@ -144,9 +147,23 @@ class QueueFiles:
             self._new[path] = None
         return file
 
-    def create(self, path: str, size: int) -> QueueFile:
+    def keep_spares(self, directory: str, size: int, *, is_warm: bool) -> None:
+        """Have new files of this size made ahead."""
         room = min(FIRST, size)
-        file = QueueFile(self, path, size, self.disk.create_mapped(path, size, room), room)
+        self._spares = Spares(self.rooms, directory, size, room, SPARES, is_warm=is_warm)
+        self._spares.want()
+
+    def create(self, path: str, size: int) -> QueueFile:
+        room, spares, mapping = min(FIRST, size), self._spares, None
+        if spares is not None:
+            mapping = spares.take(path)
+            spares.want()
+        if spares is None or mapping is None:
+            mapping = self.disk.create_mapped(path, size, room)
+        else:
+            room = spares.room
+        assert mapping.size == size, f"{path} has {mapping.size} bytes, {size} were asked for"
+        file = QueueFile(self, path, size, mapping, room)
         self._new[path] = None
         self.note_mapped(file)
         self.unmap_some(file)
@@ -199,6 +216,10 @@ class QueueFiles:
         except OSError:
             self._new |= dict.fromkeys(new)
             raise
+
+    def close(self) -> None:
+        if self._spares is not None:
+            self._spares.close()
 
     def _sync_dir(self, directory: str) -> None:
         with contextlib.suppress(FileNotFoundError):  # its topic was deleted meanwhile

@@ -44,6 +44,7 @@ class QueueTable:
         self._directory = directory
         self._segment_bytes = segment_bytes + -segment_bytes % UNIT
         assert self._segment_bytes > 0, f"files of queues of {segment_bytes} bytes"
+        self._files.keep_spares(directory, self._segment_bytes, is_warm=Advice.WARM in advice)
         self.table: dict[Key, ConsumeQueue] = {}
         self.next: dict[Key, int] = {}
         self.tombstones: Mapping[str, Tombstone] = {}
@@ -200,6 +201,7 @@ class QueueTable:
     def close(self) -> None:
         for queue in self.table.values():
             queue.close()
+        self._files.close()
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(list(self.table.values()))

@@ -8,6 +8,7 @@ it comes: it never writes to a sparse part, where a full disk is a SIGBUS.
 from __future__ import annotations
 
 import contextlib
+from typing import Protocol
 
 from saturnmq.store.disk import Disk
 
@@ -16,23 +17,29 @@ FIRST = 4 << 10  # as much again as the file has, up to a step: most queues of m
 _BLOCK = 4096
 
 
+class MadeAhead(Protocol):
+    """Something that is made before it is needed."""
+
+    def make_next(self) -> None:
+        """Blocking: make it."""
+
+
 class Rooms:
-    """The room of the files of one store."""
+    """The room of the files of one store, and whatever else is made ahead of its writers."""
 
     def __init__(self, disk: Disk) -> None:
         self.disk = disk
         # Room is made by one thread at a time. Where the file system cannot do it the C library
         # writes zeros over zeros, and a writer must not come between.
         self.mutex = disk.mutex()
-        self.waiting: list[Room] = []  # for their next step
+        self.waiting: list[MadeAhead] = []  # for their next step
 
     def make_ahead(self) -> None:
         """Blocking, beside the writers: the next step of all that wait for it. OSError: there is no
         room now; the writer will see, or ask again."""
         while self.waiting:
-            room = self.waiting.pop()
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile, with its topic
-                room.make_next()
+                self.waiting.pop().make_next()
 
 
 class Room:
