@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+from saturnmq.cli import bad_access
+
 LINES_MAX = 50
 TRACES_MAX = 3
 WINDOW_S = 10.0
@@ -143,10 +145,11 @@ class NodeLog(logging.StreamHandler[TextIO]):
 
 def start(settings: LogSettings) -> None:
     """Log this process from now on; a signal that ends it for a fault of its memory leaves a trace
-    of every thread there."""
+    of every thread there, and of SIGBUS the name of the file."""
     level = os.environ.get("SATURNMQ_LOG", "INFO").upper()
     logging.basicConfig(level=level, handlers=[NodeLog(settings)])
     faulthandler.enable(_STREAMS[-1])
+    bad_access.name_files(_STREAMS[-1])
 
 
 def _open(path: Path) -> int:

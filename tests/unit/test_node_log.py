@@ -56,6 +56,35 @@ def test_a_log_is_rotated_and_ends_with_the_trace_of_a_bad_access(
     assert 'File "<string>", line 9' in behind
 
 
+# A store's file that is cut short while a process has it mapped, and read there.
+READER = """
+import os, sys
+from pathlib import Path
+from saturnmq.cli import node_log
+from saturnmq.store.disk import NativeDisk
+node_log.start(node_log.LogSettings(Path(sys.argv[1]), 10_000_000, 2))
+disk, path = NativeDisk(), sys.argv[2]
+disk.create_mapped(path, 100_000, 4096).close()
+file = disk.open_mapped(path, 100_000)
+os.truncate(path, 8192)
+bytes(file.view[8190:8300])
+"""
+
+
+def test_a_bad_access_names_the_file_and_the_byte(tmp_path: Path) -> None:
+    log, path = tmp_path / "log.txt", tmp_path / "a segment"
+    command = [sys.executable, "-c", READER, str(log), str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGBUS, "", "")
+    told, _, trace = log.read_text().partition("\n")
+    found = re.fullmatch(r"SIGBUS at byte (\d+) of (.+): it was cut short, or .*", told)
+    assert found is not None, told
+    assert 8192 <= int(found[1]) < 8300
+    assert found[2] == str(path)
+    assert trace.startswith("Fatal Python error: Bus error")
+    assert 'File "<string>", line 11' in trace
+
+
 def test_a_log_that_keeps_no_older_files_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     script = WRITER.replace("10_000, 2", "10_000, 0")
