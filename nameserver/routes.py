@@ -126,7 +126,7 @@ class RouteTable:
         self._terms: dict[tuple[str, str], Term] = {}
         self._claims = Claims()
         self.changed: dict[str, None] = {}
-        self.changes = 0  # counts changes of all that a view may show
+        self.changes = 0  # counts changes of all that a route or a view may show
 
     # -- brokers ---------------------------------------------------------------------------------
 
@@ -418,6 +418,7 @@ class RouteTable:
         return self._change_perm(broker_name, lambda perm: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, broker_name: str, change: Any) -> int:
+        self.changes += 1
         count = 0
         for topic, queues in self._topics.items():
             data = queues.get(broker_name)

@@ -47,6 +47,7 @@ from saturnmq.runtime.steps import Aside
 from saturnmq.runtime.supervision import Supervisor
 from saturnmq.runtime.turns import OncePerTurn
 
+from .answers import EncodedAnswers
 from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
 from .registration import Registration, parse_registration
@@ -102,7 +103,7 @@ class NameServer:
         self._reading: Counter[Endpoint] = Counter()  # registrations of each connection
         self.routes = RouteTable()
         # Views by request code, each with the number of the change that it shows.
-        self._encoded: dict[int, tuple[int, bytes]] = {}
+        self._answers = EncodedAnswers(self.routes)
         self.kv = KvConfig()
         whole, share = self._connections.budget, f"memoryBudgetBytes / {SHARE}"
         self._memory_of_routes = Budget(whole.limit // SHARE, f"of routes: {share}", whole)
@@ -387,7 +388,7 @@ class NameServer:
     def _route(self, endpoint: Endpoint, command: Command, header: headers.RouteHeader) -> Command:
         if header.watch:
             self._watches.add(endpoint, header.topic)
-        return _json(command, self.routes.route(header.topic).to_json())
+        return command.reply(body=self._answers.route(header.topic))
 
     def _cluster_info(
         self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
@@ -404,11 +405,7 @@ class NameServer:
 
     def _view(self, command: Command, view: Callable[[], Any]) -> Command:
         """A view of the whole table, encoded once for all requests until it changes."""
-        changes, body = self._encoded.get(command.code, (-1, b""))
-        if changes != self.routes.changes:
-            body = fastjson.dumps(view())
-            self._encoded[command.code] = self.routes.changes, body
-        return command.reply(body=body)
+        return command.reply(body=self._answers.view(command.code, view))
 
     def _topics_by_cluster(
         self, endpoint: Endpoint, command: Command, header: headers.ClusterHeader

@@ -4,9 +4,12 @@ import asyncio
 import struct
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
+from saturnmq.nameserver import answers
 from saturnmq.nameserver import server as module
+from saturnmq.nameserver.routes import RouteTable
 from saturnmq.nameserver.server import NameServer, serve
 from saturnmq.nameserver.watches import WATCH_BYTES, Watches
 from saturnmq.protocol import fastjson
@@ -14,7 +17,7 @@ from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.limits import Limits
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicConfig
+from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import ConfigError
 from saturnmq.runtime.native import NativeRuntime
@@ -195,6 +198,47 @@ def test_clusters_members_versions_and_topic_lists() -> None:
         assert (await ask(client, 105, {"topic": "U"})).code == 17
         assert (await ask(client, 104, BROKER)).code == 0
         assert (await ask(client, 105, {"topic": "T"})).code == 17
+
+    served(main)
+
+
+def test_a_route_is_encoded_once_until_a_route_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    route = RouteTable.route
+
+    def counted(table: RouteTable, topic: str) -> TopicRoute:
+        made.append(topic)
+        return route(table, topic)
+
+    monkeypatch.setattr(RouteTable, "route", counted)
+
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        async def told() -> Any:
+            return fastjson.loads((await ask(client, 105, {"topic": "T"})).body)
+
+        await ask(client, 103, BROKER, body())
+        slave = {**BROKER, "brokerId": "1", "brokerAddr": "127.0.0.1:10921"}
+        changes: list[tuple[int, dict[str, str], bytes]] = [
+            (103, slave, body()),
+            (205, BROKER, b""),
+            (327, BROKER, b""),
+            (104, slave, b""),
+        ]
+        before = await told()
+        for code, ext, sent in changes:
+            made.clear()
+            assert [await told() for _ in range(3)] == [before] * 3
+            assert not made
+            assert (await ask(client, code, ext, sent)).code == 0
+            after = await told()
+            assert after != before, f"code {code} changes the route"
+            assert after == fastjson.loads(fastjson.dumps(server.routes.route("T").to_json()))
+            before = after
+        monkeypatch.setattr(answers, "ROUTES_BYTES_MAX", 0)
+        made.clear()
+        for topic in ("U", "T", "U"):
+            assert (await ask(client, 105, {"topic": topic})).code == 0
+        assert made == ["U", "T", "U"], "no more is kept than is allowed"
 
     served(main)
 
