@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from saturnmq.drills.sim.disk import PowerCutOdds
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.runtime.errors import ServiceNotAvailable
+from saturnmq.runtime.errors import ServiceNotAvailable, SystemBusy
 from saturnmq.store.derived.queue_files import QueueFiles
 from saturnmq.store.derived.reput import NEW_QUEUES
 from saturnmq.store.disk import MappedFile, NativeDisk
@@ -338,6 +338,21 @@ def test_a_sync_that_fails_is_told_and_leaves_the_file_to_be_synced() -> None:
 # -- a process without descriptors -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_queue_file_that_cannot_be_opened_is_read_later(error: int) -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    fill(store)
+    store.close()
+    store = open_store(disk)
+    disk.plan("open_segment", error, "*/consumequeue/*", times=1)
+    with pytest.raises(SystemBusy, match="try again"):
+        bodies(store, 2, "topic-3")
+    assert bodies(store, 2, "topic-3") == [b"x"]
+    assert store.failed is None
+    store.close()
+
+
 def test_a_checkpoint_that_lacks_descriptors_is_made_later() -> None:
     disk = new_disk()
     store = open_store(disk)
@@ -360,13 +375,19 @@ def test_a_checkpoint_that_lacks_descriptors_is_made_later() -> None:
     assert bodies(store) == [b"on"]
 
 
+@pytest.mark.parametrize(
+    ("error", "way_out"),
+    [(errno.EMFILE, "ulimit -n"), (errno.ENFILE, "fs.file-max"), (errno.ENOMEM, "max_map_count")],
+)
 @pytest.mark.parametrize("operation", ["create_segment", "sync_dir"])
-def test_a_log_that_cannot_roll_for_want_of_descriptors_rolls_later(operation: str) -> None:
+def test_a_log_that_cannot_roll_for_want_of_descriptors_rolls_later(
+    operation: str, error: int, way_out: str
+) -> None:
     disk = new_disk()
     store = open_store(disk)
     store.put(message(bytes(SEGMENT // 2)))
-    plan = disk.plan(operation, errno.EMFILE, "*/commitlog*", times=1)
-    with pytest.raises(ServiceNotAvailable, match=r"next segment of the log.*ulimit -n"):
+    plan = disk.plan(operation, error, "*/commitlog*", times=1)
+    with pytest.raises(ServiceNotAvailable, match=rf"next segment of the log.*{way_out}"):
         store.put(message(bytes(SEGMENT // 2)))
     assert plan.hits == 1
     store.put(message(bytes(SEGMENT // 2)))
