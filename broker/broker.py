@@ -126,6 +126,7 @@ class Broker:
         ground.context.validate()
         ground.master.validate()
         messaging.delays.validate()
+        messaging.timers.validate()
         messaging.pulls.held.validate()
         messaging.sinks.validate()
         messaging.staging.validate()
@@ -206,8 +207,10 @@ class Broker:
             context,
             messaging.delays,
             messaging.sinks,
+            messaging.timers.clock,
             forget_delays=messaging.delays.forget,
         )
+        messaging.timers.load()
         confirm(context)
         ground.advancer.wake()
         self._start_tasks(ground, parts)
@@ -241,6 +244,7 @@ class Broker:
             keep(upkeep.run_checkpoints, name="flush-derived"),
             keep(durability.cleaning.run, name="cleaning"),
             keep(replication.table_sync.run, name="table-sync"),
+            keep(parts.messaging.timers.run, name="timed-messages"),
         ]
         # The process ends with these: what they have done to the log, or for it, is in doubt.
         work = [
@@ -332,6 +336,7 @@ class Broker:
             before = marks.dispatched
             with contextlib.suppress(SaturnError):  # damage: the advancer has told it
                 self.store.reput()
+        await parts.messaging.timers.close()
         parts.replication.executor.note_floor()
         context.role.note_floor()
         await ground.persistence.save_changed()

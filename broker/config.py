@@ -171,6 +171,10 @@ class BrokerConfig:
     transaction_check_ms: int = setting("transactionCheckInterval", 30_000, 10, 3_600_000)
     """The time between two questions. Each stores the message again, so it must be far below the
     time that the log is kept."""
+    timer_wheel: bool = setting("timerWheelEnable", True)
+    """Messages may name the moment of their delivery, or any delay."""
+    timer_max_delay_s: int = setting("timerMaxDelaySec", 3 * 86_400, 1, 40 * 86_400)
+    """The furthest moment of a delivery; a message for a later one is refused."""
     offset_check_in_slave: bool = setting("offsetCheckInSlave", False)
     """A slave corrects consumers whose offset is out of its range; else only a master does."""
     etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", (), rocketmq=OURS)

@@ -45,6 +45,8 @@ from saturnmq.broker.replication.mending import Mending
 from saturnmq.broker.replication.table_sync import TableSync
 from saturnmq.broker.tables.deletion import Deletion
 from saturnmq.broker.tables.table_memory import GROUP, LOCK, MEMBER, OFFSET, TOPIC
+from saturnmq.broker.timer.scheduling import TimerSchedule
+from saturnmq.broker.timer.service import TimerService
 from saturnmq.broker.transactions.check_back import CheckBackService
 from saturnmq.broker.transactions.ends import EndService
 from saturnmq.broker.transactions.half_log import HalfLog
@@ -74,6 +76,7 @@ class MessagingParts:
     pulls: PullService
     members: MembershipService
     delays: DelayService
+    timers: TimerService
     sinks: SinkTable
     stages: Stages
     staging: StagingService
@@ -162,6 +165,8 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
     copies = CopyWriter(c, advancer.wake)
     pulls = PullService(c)
     half_log = HalfLog(c, advancer.wake, advancer.catch_up)
+    timers = TimerService(c, ground.disk, gate, advancer.wake)
+    schedule = TimerSchedule(c, timers.clock, timers.window_ms)
     sinks = SinkTable(c.store, durability.retention.now_ms)
     stages = Stages(
         ground.disk,
@@ -172,11 +177,12 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
         total_bytes=c.config.stage_total_bytes,
     )
     return MessagingParts(
-        SendService(c, unique_ids, admission, acknowledgement, on_append=advancer.wake),
+        SendService(c, unique_ids, admission, acknowledgement, schedule, on_append=advancer.wake),
         RetryService(c, copies, acknowledgement),
         pulls,
         MembershipService(c),
         DelayService(c, copies),
+        timers,
         sinks,
         stages,
         StagingService(
@@ -203,13 +209,15 @@ def _replication(
 ) -> ReplicationParts:
     c, advancer, master = ground.context, ground.advancer, ground.master
     delays = messaging.delays
-    table_sync = TableSync(c, delays, messaging.deletion.apply)
+    timers = messaging.timers
+    table_sync = TableSync(c, delays, timers.clock, messaging.deletion.apply)
     rewriter = LogRewriter(
         c,
         ground.gate,
         advancer,
         ground.persistence,
         delays=delays,
+        timers=timers,
         sinks=messaging.sinks,
         half_log=messaging.half_log,
         wake_pulls=messaging.pulls.wake_all,
@@ -222,6 +230,7 @@ def _replication(
         supervisor,
         table_sync=table_sync,
         delays=delays,
+        timers=timers,
         staging=messaging.staging,
         check_backs=messaging.check_backs,
     )
@@ -320,6 +329,7 @@ def _handlers(
     admin = AdminService(
         c,
         messaging.delays,
+        messaging.timers,
         transaction_status=lambda: messaging.check_backs.status() | messaging.ends.status(),
         ha_status=ha_status,
         flush_behind_ms=durability.flush.behind_ms,
@@ -398,9 +408,10 @@ def _connect_advancer(ground: Groundwork, parts: Parts) -> None:
         pulls.arrived,
         lambda _, arrivals: messaging.delays.arrived(arrivals),
         lambda _, arrivals: messaging.half_log.arrived(arrivals),
+        lambda _, arrivals: messaging.timers.arrived(arrivals),
         count_arrivals,
     ]
-    advancer.on_visible += [pulls.wake]
+    advancer.on_visible += [pulls.wake, messaging.timers.visible_rose]
     advancer.is_awaited = lambda: len(pulls.held) > 0
 
 

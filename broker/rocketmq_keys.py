@@ -102,17 +102,18 @@ _WITHOUT_EFFECT = {
         reviveAckWaitMs reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime
         serverLoadBalancerEnable skipWhenCKRePutReachMaxTimes useSeparateRetryQueue
     """,
-    "messages for a given time are refused in this version, each with an error": """
-        allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey disappearTimeAfterStart
-        mappedFileSizeTimerLog recallMessageEnable timerColdDataCheckIntervalMs
-        timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess
-        timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec
-        timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
-        timerPutMessageThreadNum timerRecallToTimelineEnable timerRecallToTimeWheelEnable
-        timerRocksDBEnable timerRocksDBPrecisionMs timerRocksDBRollIntervalHours
-        timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan
-        timerRocksDBTimeExpiredMaxTps timerRollWindowSlot timerSkipUnknownError timerStopEnqueue
-        timerWheelEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
+    "timed messages wait in sorted runs, without slots, in this version": """
+        allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey
+        disappearTimeAfterStart mappedFileSizeTimerLog recallMessageEnable
+        timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
+        timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
+        timerInterceptDelayLevel timerMetricSmallThreshold timerPrecisionMs
+        timerProgressLogIntervalMs timerPutMessageThreadNum timerRecallToTimelineEnable
+        timerRecallToTimeWheelEnable timerRocksDBEnable timerRocksDBPrecisionMs
+        timerRocksDBRollIntervalHours timerRocksDBRollMaxTps timerRocksDBRollRangeHours
+        timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps timerRollWindowSlot
+        timerSkipUnknownError timerStopEnqueue timerWheelSnapshotFlush
+        timerWheelSnapshotIntervalMs
     """,
     "every end of a transaction is stored by itself, at once, with the message that it commits": """
         enableTransactionMetrics endTransactionPoolQueueCapacity endTransactionThreadPoolNums

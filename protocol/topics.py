@@ -29,6 +29,7 @@ CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TIMER_TOPIC = "rmq_sys_wheel_timer"  # messages that wait for their time: broker/timer
 CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
 BENCHMARK_TOPIC = "BenchmarkTest"
 REPLY_SUFFIX = "_REPLY_TOPIC"
@@ -61,6 +62,7 @@ NOT_SENDABLE = frozenset(
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
         GROUPS_TOPIC,
+        TIMER_TOPIC,
     }
 )
 """Topics only the broker itself writes; a client's send to one is answered with NoPermission."""

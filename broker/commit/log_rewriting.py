@@ -17,6 +17,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.exactly_once.sinks import SinkTable
 from saturnmq.broker.tables.table_persistence import TablePersistence
+from saturnmq.broker.timer.service import TimerService
 from saturnmq.broker.transactions.half_log import HalfLog
 from saturnmq.store.message_store import Truncated
 
@@ -30,6 +31,7 @@ class LogRewriter:
         persistence: TablePersistence,
         *,
         delays: DelayService,
+        timers: TimerService,
         sinks: SinkTable,
         half_log: HalfLog,
         wake_pulls: Callable[[], None],
@@ -44,6 +46,7 @@ class LogRewriter:
         self._advancer = advancer
         self._persistence = persistence
         self._delays = delays
+        self._timers = timers
         self._sinks = sinks
         self._half_log = half_log
         self._wake_pulls = wake_pulls
@@ -69,6 +72,7 @@ class LogRewriter:
         """Replace damaged frames by those of another node."""
         await self._rewrite(repair)
         self._sinks.read_again()
+        self._timers.read_again()
 
     async def save_role(self) -> None:
         """The role is on the disk when this returns."""
@@ -108,6 +112,7 @@ class LogRewriter:
     async def _save_tables(self) -> None:
         """Save the tables that describe the changed log, before it grows again."""
         self._delays.cut()
+        await self._timers.cut()
         await self._persistence.save(self._delays)
         self._sinks_unsaved = self._sinks.cut() or self._sinks_unsaved
         if self._sinks_unsaved:

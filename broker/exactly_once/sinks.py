@@ -30,6 +30,7 @@ from saturnmq.store.message_store import Arrival, Marker, MessageStore
 
 log = logging.getLogger(__name__)
 
+KINDS = ("group", "finished", "brokers")
 EXPIRY_MS = 30 * 86_400_000
 
 
@@ -282,6 +283,8 @@ def _fact(marker: Marker) -> Mapping[str, Any] | None:
     """The fact of a marker, each value within its bounds; None: an unknown kind."""
     try:
         fact = checked.document(marker.document)
+        if fact.get("kind") not in KINDS:
+            return None
         return {
             "sink": checked.text(fact, "sink"),
             "kind": checked.text(fact, "kind"),

@@ -22,6 +22,7 @@ from saturnmq.broker.tables.offsets import Search
 from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.broker.tables.table_persistence import Document, EncodedTable, Saveable, encode
 from saturnmq.broker.tables.topics import Topic
+from saturnmq.broker.timer.service import TimerService
 from saturnmq.protocol import checked, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames
@@ -45,6 +46,7 @@ class AdminService:
         self,
         context: Context,
         delays: DelayService,
+        timers: TimerService,
         *,
         transaction_status: Callable[[], Mapping[str, str]],
         ha_status: Callable[[], dict[str, Any]],
@@ -68,6 +70,7 @@ class AdminService:
         self._topics = context.topics
         self._delays = delays
         self._transaction_status = transaction_status
+        self._timers = timers
         self._ha_status = ha_status
         self._flush_behind_ms = flush_behind_ms
         self._request_cleaning = request_cleaning
@@ -384,7 +387,10 @@ class AdminService:
 
     def _version_of(self, table: Saveable) -> dict[str, str]:
         leads = "true" if self._role.state is State.MASTER else "false"
-        return {"saturnVersion": f"{self._stamp}.{table.changes}", "saturnLeads": leads}
+        version = {"saturnVersion": f"{self._stamp}.{table.changes}", "saturnLeads": leads}
+        if table is self._delays:
+            version["saturnDelayClock"] = str(self._timers.clock.now_ms())
+        return version
 
     def on_all_topics(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
@@ -459,14 +465,12 @@ class AdminService:
     def on_timer_check_point(
         self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
-        # There are no timed messages: RocketMQ's seven i64 of the file `timercheck`, all at rest.
-        answer(endpoint, request, request.reply(0, body=bytes(7 * 8)))
+        answer(endpoint, request, request.reply(0, body=self._timers.check_point()))
 
     def on_timer_metrics(
         self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
-        version = {"counter": 0, "stateVersion": 0, "timestamp": self._started_ms}
-        body = fastjson.dumps({"dataVersion": version, "timingCount": {}})
+        body = fastjson.dumps(self._timers.metrics())
         answer(endpoint, request, request.reply(0, body=body))
 
     # the broker itself

@@ -2,7 +2,8 @@
 
 A single send gets the properties that a Java broker adds: MSG_REGION, TRACE_ON, CLUSTER, and
 UNIQ_KEY if missing. A batch is stored unchanged. DELAY above 0 moves a message to
-SCHEDULE_TOPIC_XXXX, TRAN_MSG=true to the half topic (`broker/transactions/halves.py`).
+SCHEDULE_TOPIC_XXXX, TRAN_MSG=true to the half topic (`broker/transactions/halves.py`), properties
+of timed messages to rmq_sys_wheel_timer (`broker/timer/scheduling.py`).
 
 `broker/commit/admission.py` takes a message or refuses it, `broker/commit/acknowledgement.py` lets
 the reply go.
@@ -19,9 +20,9 @@ from saturnmq.broker.commit.admission import Admission
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
 from saturnmq.broker.tables.topics import Topic
+from saturnmq.broker.timer.scheduling import TimerSchedule
 from saturnmq.broker.transactions.halves import prepare
 from saturnmq.protocol import headers
-from saturnmq.protocol import properties as names
 from saturnmq.protocol.batches import HOST, PartAnswer, decode_parts, encode_answers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -49,6 +50,7 @@ class SendService:
         unique_ids: UniqueIds,
         admission: Admission,
         acknowledgement: Acknowledgement,
+        timers: TimerSchedule,
         *,
         on_append: Callable[[], None],
     ) -> None:
@@ -59,6 +61,7 @@ class SendService:
         self._born_host = admission.born_host
         self._answer_at = acknowledgement.answer_at
         self._on_append = on_append
+        self._timers = timers
         self._levels = len(context.store.config.delays_ms)
         config = context.config
         self._added = (
@@ -100,12 +103,16 @@ class SendService:
         reconsume = header.reconsume_times
         delayed = bool(_find(text_, "DELAY\x01"))
         prepared = _find(text_, "TRAN_MSG\x01").lower() == "true" and not (reconsume and delayed)
-        if "TIMER_DE" in text_ and not delayed:
-            _refuse_timers(text_)
+        timed = "TIMER_DE" in text_ and _find(text_, "DELAY\x01") in ("", "0")
+        if prepared and timed:
+            raise MessageIllegal(
+                "a message of a transaction has no time of its own: leave its TIMER properties out"
+            )
         text_ += self._added
         if name.startswith(RETRY_PREFIX):
             name, queue_id = self._retry_or_dlq(queue_id, header)
-            delayed = delayed and not name.startswith("%DLQ%")
+            is_dead = name.startswith("%DLQ%")
+            delayed, timed = delayed and not is_dead, timed and not is_dead
         properties = text_.encode()
         meant = queue_id  # the queue in the answer to the sender
         if prepared:
@@ -117,6 +124,10 @@ class SendService:
             name, queue_id, properties = prepare(name, queue_id, properties)
         elif delayed:
             name, queue_id, properties = schedule(name, queue_id, properties, self._levels)
+        handle = ""
+        if timed:
+            scheduled = self._timers.schedule(name, queue_id, properties)
+            name, queue_id, properties, handle = scheduled
         message = PendingMessage(
             topic=name,
             queue_id=queue_id,
@@ -143,6 +154,8 @@ class SendService:
                 "transactionId": unique,
             },
         )
+        if handle:
+            reply.ext["recallHandle"] = handle
         self._answer_at(endpoint, reply, put.end_offset, wait=wait)
 
     def _retry_or_dlq(self, queue_id: int, header: headers.SendHeader) -> tuple[str, int]:
@@ -264,16 +277,6 @@ def _check_batch(topic: Topic) -> None:
 def _waits(properties: str) -> bool:
     """Whether the sender wants to wait for the ack mode."""
     return _find(properties, "WAIT\x01").lower() in ("", "true")
-
-
-def _refuse_timers(properties: str) -> None:
-    """Refuse a message for a given time: to deliver it at once would break a promise silently."""
-    for name in (names.TIMER_DELIVER_MS, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS):
-        if _find(properties, name + "\x01"):
-            raise MessageIllegal(
-                f"messages for a given time ({name}) are not supported by this broker; use one of "
-                "the 18 delay levels"
-            )
 
 
 def _big_endian(numbers: Sequence[int]) -> bytes:

@@ -7,6 +7,7 @@ import asyncio
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.replication.table_sync import TableSync
+from saturnmq.broker.timer.service import TimerService
 from saturnmq.broker.transactions.check_back import CheckBackService
 from saturnmq.runtime.supervision import Supervisor
 
@@ -18,12 +19,14 @@ class MasterDuties:
         *,
         table_sync: TableSync,
         delays: DelayService,
+        timers: TimerService,
         staging: StagingService,
         check_backs: CheckBackService,
     ) -> None:
         self._supervisor = supervisor
         self._table_sync = table_sync
         self._delays = delays
+        self._timers = timers
         self._staging = staging
         self._check_backs = check_backs
         self._tasks: list[asyncio.Task[None]] = []
@@ -35,6 +38,7 @@ class MasterDuties:
 
     def begin(self) -> None:
         self._table_sync.begin_term()
+        self._timers.lead()
         if all(task.done() for task in self._tasks):
             self._tasks = [
                 self._supervisor.keep(self._delays.run, name="delay"),
@@ -43,6 +47,7 @@ class MasterDuties:
 
     def end(self) -> None:
         self._table_sync.end_term()
+        self._timers.retire()
         self._staging.drop_all()
         for task in self._tasks:
             task.cancel()

@@ -33,6 +33,7 @@ from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.table_persistence import Saveable
+from saturnmq.broker.timer.delay_clock import DelayClock
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
@@ -56,6 +57,7 @@ class TableSync:
         self,
         context: Context,
         delays: DelayService,
+        delay_clock: DelayClock,
         delete: Callable[[], Awaitable[None]],
     ) -> None:
         """`delete` applies the deletions in the topic table."""
@@ -65,6 +67,7 @@ class TableSync:
         self._store = context.store
         self._topics = context.topics
         self._delays = delays
+        self._delay_clock = delay_clock
         self._delete = delete
         self.master_address: Callable[[], str] = lambda: ""  # of this slave's master, if it has one
         self._copying = asyncio.Lock()
@@ -174,6 +177,8 @@ class TableSync:
         self._check_follows(follows)
         if reply.ext.get("saturnLeads") == "false":
             raise SystemBusy(f"{self._address} leads the group no more, or not yet")
+        if clock := reply.ext.get("saturnDelayClock"):
+            self._delay_clock.heard(checked.as_integer(clock, "the master's clock"))
         if reply.ext.get("saturnUnchanged") == "true":
             return None
         document = _document(reply)
@@ -239,6 +244,7 @@ class TableSync:
         """Lower marks behind the end of this log, which is a part of the master's now: their
         messages are lost, or the marks come again with the next copy."""
         self._clamp()
+        self._delay_clock.left_master()
         self._knows_waits = False
         self._waiting = None
         self._known.pop(RequestCode.GET_ALL_DELAY_OFFSET, None)

@@ -48,6 +48,7 @@ def load_tables(
     context: Context,
     delays: Saveable,
     sinks: Saveable,
+    delay_clock: Saveable,
     *,
     forget_delays: Callable[[], None],
 ) -> None:
@@ -61,6 +62,7 @@ def load_tables(
         forget_delays()
     else:
         context.offsets.keep(partial(has_queue, context))
+    files.load("delayClock", delay_clock)
     sink_file = files.load("sinks", sinks)
     for table, file in ((sinks, sink_file), (delays, delay_file)):
         if table.dirty:

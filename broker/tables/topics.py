@@ -36,7 +36,7 @@ from saturnmq.broker.tables.table_persistence import (
 )
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.route import DataVersion, TopicConfig
-from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUPS_TOPIC, SCHEDULE_TOPIC
+from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUPS_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, NoPermission, TopicNotExist
 from saturnmq.store.derived.tombstones import KEY as DELETED
 from saturnmq.store.derived.tombstones import Tombstone, tombstones_of
@@ -111,7 +111,7 @@ def system_topics(
         Topic(SCHEDULE_TOPIC, max(18, delay_levels), max(18, delay_levels)),
         Topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
         Topic("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1),
-        Topic("rmq_sys_wheel_timer", 1, 1),
+        Topic(TIMER_TOPIC, 1, 1),
         Topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8, 8),
         Topic("SELF_TEST_TOPIC", 1, 1),
         Topic("OFFSET_MOVED_EVENT", 1, 1),

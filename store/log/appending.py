@@ -112,7 +112,7 @@ class Appending:
                 part.born_host,
                 self.store_timestamp,
                 self._store_host,
-                0,
+                part.reconsume_times,
                 part.topic.encode(),
                 self._crc_property,
             )

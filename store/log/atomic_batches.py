@@ -71,6 +71,7 @@ class AtomicBatchPart:
     sys_flag: int = 0
     born_timestamp: int = 0
     born_host: bytes = bytes(8)
+    reconsume_times: int = 0
 
 
 def marker_body(span: int, document: bytes) -> bytes:

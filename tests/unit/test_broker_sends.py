@@ -349,15 +349,53 @@ def test_an_id_is_found_among_the_properties_or_made(properties: str, found: str
     run(body)
 
 
-def test_a_time_of_its_own_is_refused_unless_a_level_says_how_long() -> None:
+def test_a_time_of_its_own_counts_unless_a_level_says_how_long() -> None:
     async def body(world: World) -> None:
         broker = await world.broker()
         client = await world.connect(broker.address)
-        for name in ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS"):
-            refused = await send(client, i=f"{name}\x015\x02")
-            assert (refused.code, name in str(refused.remark)) == (13, True)
-            assert (await send(client, i=f"X{name}\x015\x02")).code == 0
-            assert (await send(client, i=f"{name}\x015\x02DELAY\x011\x02")).code == 0
+        queue = "rmq_sys_wheel_timer", 0
+        for number, name in enumerate(("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")):
+            value = NOW + 90_000 if name == "TIMER_DELIVER_MS" else 90
+            assert (await send(client, i=f"{name}\x01{value}\x02")).code == 0
+            await world.until(lambda n=number: broker.store.max_offset(*queue) == n + 1)
+            assert (await send(client, i=f"X{name}\x01{value}\x02")).code == 0
+            assert (await send(client, i=f"{name}\x01{value}\x02DELAY\x011\x02")).code == 0
+            assert broker.store.max_offset(*queue) == number + 1
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TIMER_DELIVER_MS", "soon"),
+        ("TIMER_DELIVER_MS", str(NOW * 100)),
+        ("TIMER_DELIVER_MS", "9" * 400),
+        ("TIMER_DELAY_SEC", str(3 * 86_400 + 1)),
+        ("TIMER_DELAY_MS", str(3 * 86_400_000 + 1)),
+        ("TIMER_DELAY_MS", "1.5"),
+        ("TIMER_DEL_UNIQKEY", "T+id"),
+    ],
+)
+def test_a_time_beyond_the_limit_or_that_is_none_is_refused(name: str, value: str) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        refused = await send(client, i=f"{name}\x01{value}\x02")
+        assert (refused.code, name in str(refused.remark)) == (13, True), refused.remark
+        assert broker.store.max_offset("rmq_sys_wheel_timer", 0) == 0
+        await broker.close()
+
+    run(body)
+
+
+def test_a_broker_without_timers_refuses_timed_messages() -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(timer_wheel=False)
+        client = await world.connect(broker.address)
+        refused = await send(client, i="TIMER_DELAY_SEC\x015\x02")
+        assert (refused.code, "timerWheelEnable" in str(refused.remark)) == (1, True)
         await broker.close()
 
     run(body)

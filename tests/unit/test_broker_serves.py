@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import socket
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,8 @@ def test_a_reset_offset_reaches_a_held_pull_at_once(tmp_path: Path) -> None:
         ({"i": "P\x01" + "v" * 32_768 + "\x02"}, b"x", 13),
         ({"e": "many"}, b"x", 29),
         ({"i": "TRAN_MSG\x01true\x02"}, b"x", 13),
-        ({"i": "u\x01v\x02TIMER_DELAY_SEC\x015\x02"}, b"x", 13),
+        ({"i": "u\x01v\x02TIMER_DELAY_SEC\x01259201\x02"}, b"x", 13),
+        ({"i": "u\x01v\x02TIMER_DELAY_SEC\x015\x02TRAN_MSG\x01true\x02"}, b"x", 13),
     ],
 )
 def test_a_bad_send_gets_its_code_and_the_next_one_works(
@@ -249,7 +251,10 @@ def test_every_table_that_a_slave_of_rocketmq_asks_for_is_answered(tmp_path: Pat
             table = await ask(client, code)
             assert table.code == 0, table.remark
             assert part in json.loads(bytes(table.body))
-        assert bytes((await ask(client, 60)).body) == bytes(56)
+        moment, position, *read = struct.unpack(">7q", bytes((await ask(client, 60)).body))
+        assert moment % 1000 == 0
+        assert 0 < runtime.now_ms() - moment < 60_000
+        assert (position, read[:2], read[4]) == (0, [0, 0], 0)
         await broker.close()
 
     run(body)

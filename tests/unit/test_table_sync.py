@@ -219,7 +219,9 @@ def test_tables_that_cannot_be_copied_are_told_once_until_they_are(
         good = master.tables[RequestCode.GET_ALL_TOPIC_CONFIG]
         options: dict[str, Any] = {"role": "SLAVE", "broker_id": 1, "slave_sync_ms": 10}
         broker = await started(runtime, config(tmp_path, **options))
-        sync = TableSync(broker.context, broker.messaging.delays, delete)
+        sync = TableSync(
+            broker.context, broker.messaging.delays, broker.messaging.timers.clock, delete
+        )
         sync.master_address = lambda: master.address
         following = runtime.spawn(sync.run(), name="sync")
         for times in (1, 2):

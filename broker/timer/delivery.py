@@ -1,0 +1,200 @@
+"""Delivery of due messages: their copies and their settlement, as one atomic batch.
+
+A copy has REAL_TOPIC, REAL_QID and TIMER_OUT_MS, as RocketMQ's has, and TIMER_ENQUEUE_MS and
+TIMER_DEQUEUE_MS, unless the properties have no room for these two. A message that is not due for
+longer than the log keeps it is written into the log anew instead, with one more in
+TIMER_ROLL_TIMES, as RocketMQ does.
+
+Only a master delivers. Messages whose topic was deleted meanwhile, and those that the log has lost,
+are settled without a copy.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from saturnmq.broker.context import Context, cached
+from saturnmq.broker.timer.delay_clock import DelayClock
+from saturnmq.broker.timer.due import DELAYS, found_in, limited
+from saturnmq.broker.timer.entries import ROLL
+from saturnmq.broker.timer.pending import PendingMessages
+from saturnmq.broker.timer.settlements import Settlement
+from saturnmq.broker.timer.shelf import Waiting
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.frame import BLANK_BYTES, TRANSACTION_MASK, stored_properties_size
+from saturnmq.protocol.kernels import decode_frames, message_size
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from saturnmq.protocol.topics import TIMER_TOPIC
+from saturnmq.store.message_store import AppendResult, AtomicBatchPart
+
+log = logging.getLogger(__name__)
+
+BATCH = 32
+BATCH_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A due message, with its frame if the log has it."""
+
+    waiting: Waiting
+    message: ReceivedMessage | None
+
+
+class TimerDelivery:
+    def __init__(
+        self,
+        context: Context,
+        clock: DelayClock,
+        window_ms: int,
+        on_append: Callable[[], None],
+        may_append: Callable[[], bool],
+    ) -> None:
+        """`may_append` says whether this node is the master and its log takes messages now."""
+        self._c = context
+        self._store = context.store
+        self._clock = clock
+        self._window_ms = window_ms
+        self._on_append = on_append
+        self._may_append = may_append
+        self.delivered = 0  # since the start
+
+    def now_of(self, shelf: str) -> int:
+        """The time by the clock of this shelf."""
+        return self._clock.now_ms() if shelf == DELAYS else self._c.runtime.now_ms()
+
+    async def deliver(self, pending: PendingMessages, shelf: str) -> int:
+        """Deliver a batch of due messages; return how many left the shelf. SaturnError: they could
+        not be delivered, and wait on."""
+        waiting = pending.take_due(shelf, self.now_of(shelf), BATCH)
+        left = list(waiting)
+        try:
+            while left:
+                found = await self._read(left)
+                if not self._may_append():
+                    break
+                self._append(pending, shelf, found)
+                del left[: len(found)]
+        finally:
+            pending.put_back(shelf, left)
+        return len(waiting) - len(left)
+
+    async def _read(self, waiting: list[Waiting]) -> list[_Found]:
+        """Read the first of these messages, as many as fit one batch."""
+        found, size = [], 0
+        for entry in waiting:
+            message = await self._message(entry[1])
+            found.append(_Found(entry, message))
+            size += 0 if message is None else len(message.raw_body)
+            if size >= BATCH_BYTES:
+                break
+        return found
+
+    async def _message(self, offset: int) -> ReceivedMessage | None:
+        c = self._c
+        result = c.store.get_message(TIMER_TOPIC, 0, offset, 1, override_limits=True)
+        if result.status.name == "FOUND":
+            if (reading := cached(c, result)) is not None:
+                await reading
+            for message in decode_frames(result.data, False):
+                if message.queue_offset == offset:
+                    return message
+        log.error("the timed message %d is lost: the log has it no more", offset)
+        return None
+
+    def _append(self, pending: PendingMessages, shelf: str, found: list[_Found]) -> None:
+        """Append copies and settlement, in one turn of the loop."""
+        c = self._c
+        parts: list[AtomicBatchPart] = []
+        topics: Counter[str] = Counter()
+        for each in found:
+            message = each.message
+            if message is None:
+                continue
+            topics[message.properties.get(names.REAL_TOPIC, "")] += 1
+            if each.waiting[2] == ROLL:
+                parts.append(self._rolled(shelf, message))
+            elif (part := self._copy(message)) is not None:
+                parts.append(part)
+        settlement = Settlement({shelf: [each.waiting[:2] for each in found]}, topics)
+        put: AppendResult | None = None
+        for step in c.store.append_group(settlement.encode(), parts, store_host=c.store_host):
+            put = step
+        assert put is not None, f"{len(found)} messages were delivered, and nobody knows where"
+        pending.own.add(put.queue_offset)
+        pending.count(settlement)
+        self.delivered += len(parts)
+        self._on_append()
+
+    def _copy(self, message: ReceivedMessage) -> AtomicBatchPart | None:
+        """The copy of a due message under its real topic; None if that was deleted."""
+        properties = dict(message.properties)
+        topic = properties.get(names.REAL_TOPIC)
+        if not topic:
+            log.error("the timed message at %d names no real topic", message.physical_offset)
+            return None
+        if self._store.is_deleted(topic, message.physical_offset):
+            log.info(
+                "the timed message at %d is dropped: its topic %s was deleted",
+                message.physical_offset,
+                topic,
+            )
+            return None
+        properties.pop(names.SATURN_TIMER, None)
+        more = {
+            names.TIMER_ENQUEUE_MS: str(message.store_timestamp),
+            names.TIMER_DEQUEUE_MS: str(self._c.runtime.now_ms()),
+        }
+        text = properties.get(names.REAL_QID, "0")
+        queue_id = int(text) if text.isdigit() and len(text) < 6 else 0
+        # A topic that was not deleted is missing if the master died before its table was copied.
+        self._c.topics.ensure(topic, queue_id + 1, is_owed=True)
+        return self._part(message, topic, queue_id, properties, more)
+
+    def _rolled(self, shelf: str, message: ReceivedMessage) -> AtomicBatchPart:
+        """The same message, to be written into the log anew."""
+        properties = dict(message.properties)
+        due = found_in(properties, message.store_timestamp, self._window_ms)
+        again = limited(shelf, due.due, self.now_of(shelf), self._window_ms)
+        times = properties.get(names.TIMER_ROLL_TIMES, "0")
+        rolled = int(times) + 1 if times.isdigit() and len(times) < 6 else 1
+        properties[names.SATURN_TIMER] = again.encode()
+        properties[names.TIMER_ROLL_TIMES] = str(rolled)
+        return self._part(message, TIMER_TOPIC, 0, properties, {})
+
+    def _part(
+        self,
+        message: ReceivedMessage,
+        topic: str,
+        queue_id: int,
+        properties: dict[str, str],
+        more: dict[str, str],
+    ) -> AtomicBatchPart:
+        properties.pop(names.CRC32, None)
+        config, body, born_host = self._store.config, bytes(message.raw_body), message.raw_born_host
+        hosts = len(born_host), len(self._c.store_host)
+        for written in (properties | more, properties):
+            encoded = encode_properties(written)
+            stored = stored_properties_size(encoded, config.crc_property)
+            size = message_size(len(body), len(topic.encode()), stored, *hosts)
+            fits = size + BLANK_BYTES <= config.commitlog_segment_bytes
+            if fits and stored <= PROPERTIES_BYTES_MAX:
+                break
+        item = bytearray()
+        encode_batch_item(item, body, encoded, message.flag)
+        return AtomicBatchPart(
+            topic,
+            queue_id,
+            1,
+            size,
+            lambda: bytes(item),
+            message.sys_flag & ~TRANSACTION_MASK,
+            message.born_timestamp,
+            born_host,
+            message.reconsume_times,
+        )

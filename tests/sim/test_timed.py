@@ -1,0 +1,321 @@
+"""Timed messages on simulated machines: when they come under steps of clocks, restarts, power cuts
+and promotions, and that each comes once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+from machines_rig import Machine, World, run
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.epochs import TERM
+from saturnmq.protocol.remoting import Command
+
+HOUR_MS = 3_600_000
+LATE_S = 0.3
+
+
+async def put(machine: Machine, body: bytes, topic: str = "T", **names: object) -> Command:
+    ext = {"a": "P", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0}
+    unique = body[:20].decode()
+    text = "".join(f"{k}\x01{v}\x02" for k, v in {"UNIQ_KEY": unique, **names}.items())
+    return await machine.ask(RequestCode.SEND_MESSAGE_V2, {**ext, "i": text}, body)
+
+
+async def later(machine: Machine, body: bytes, **names: object) -> Command:
+    reply = await put(machine, body, **names)
+    assert reply.code == 0, reply.remark
+    return reply
+
+
+async def after(machine: Machine, body: bytes, seconds: int) -> Command:
+    return await later(machine, body, TIMER_DELAY_SEC=seconds)
+
+
+async def comes(machine: Machine, body: bytes, at: float) -> None:
+    """Not before this time of the loop, and then soon; once."""
+    loop = machine.world.loop
+    await asyncio.sleep(at - 0.02 - loop.time())
+    assert body not in await machine.bodies(), "early"
+    await asyncio.sleep(at + LATE_S - loop.time())
+    assert (await machine.bodies()).count(body) == 1, "late, or twice"
+
+
+async def booted(world: World, ahead_ms: int = 0, **settings: object) -> Machine:
+    machine = world.machine("broker", "10.0.0.2", ahead_ms, **settings)
+    await machine.boot()
+    return machine
+
+
+def wall(machine: Machine) -> int:
+    return machine.runtime.now_ms()
+
+
+# -- on one machine --------------------------------------------------------------------------------
+
+
+def test_a_message_comes_when_its_time_has_come() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        now = world.loop.time()
+        await after(machine, b"seconds", 30)
+        await later(machine, b"milliseconds", TIMER_DELAY_MS=10_500)
+        await later(machine, b"moment", TIMER_DELIVER_MS=wall(machine) + 20_250)
+        await later(machine, b"past", TIMER_DELIVER_MS=wall(machine) - 1)
+        assert await machine.bodies() == [b"past"]
+        await comes(machine, b"milliseconds", now + 10.5)
+        await comes(machine, b"moment", now + 20.25)
+        await comes(machine, b"seconds", now + 30)
+        assert len(await machine.bodies()) == 4
+
+    run(body)
+
+
+def test_a_delivered_message_is_as_one_of_rocketmqs() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        at = wall(machine) + 5_250
+        await later(machine, b"moment", TIMER_DELIVER_MS=at, mine="kept")
+        await asyncio.sleep(6)
+        message = (await machine.read())[0]
+        names = message.properties
+        assert (message.topic, message.queue_id, message.born_timestamp) == ("T", 0, 1)
+        assert (names["REAL_TOPIC"], names["REAL_QID"], names["mine"]) == ("T", "0", "kept")
+        assert int(names["TIMER_OUT_MS"]) == (at - 1) // 1000 * 1000
+        assert int(names["TIMER_ENQUEUE_MS"]) <= at <= int(names["TIMER_DEQUEUE_MS"])
+        assert "SATURN_TIMER" not in names
+
+    run(body)
+
+
+@pytest.mark.parametrize("step_ms", [-20, -HOUR_MS, HOUR_MS])
+def test_a_step_of_the_wall_clock_moves_no_delay(step_ms: int) -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        sent = world.loop.time()
+        await after(machine, b"later", 600)
+        machine.step(step_ms)
+        await comes(machine, b"later", sent + 600)
+
+    run(body)
+
+
+def test_a_moment_is_judged_by_the_present_wall_clock() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        start = world.loop.time()
+        await later(machine, b"held", TIMER_DELIVER_MS=wall(machine) + 60_000)
+        await later(machine, b"released", TIMER_DELIVER_MS=wall(machine) + HOUR_MS)
+        await asyncio.sleep(59)
+        machine.step(-30_000)
+        await comes(machine, b"held", start + 90)
+        machine.step(HOUR_MS)
+        await comes(machine, b"released", world.loop.time())
+        machine.step(-HOUR_MS)
+        await asyncio.sleep(100)
+        assert await machine.bodies() == [b"held", b"released"]
+
+    run(body)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("step_ms", [0, -HOUR_MS])
+def test_a_restart_goes_on_where_it_was(clean: bool, step_ms: int) -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        sent = world.loop.time()
+        await after(machine, b"first", 5)
+        await after(machine, b"second", 600)
+        await asyncio.sleep(50)
+        machine.step(step_ms)
+        await asyncio.sleep(50)
+        for _ in range(3):
+            await machine.restart(clean=clean)
+            await asyncio.sleep(50)
+        await comes(machine, b"second", sent + 600)
+        assert await machine.bodies() == [b"first", b"second"]
+
+    run(body)
+
+
+@pytest.mark.parametrize("power", [True, False])
+def test_no_crash_repeats_or_loses_a_message(power: bool) -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world, flush_disk_type="SYNC_FLUSH")
+        chance = random.Random(5)
+        sent: dict[bytes, float] = {}
+        for number in range(120):
+            seconds = chance.randrange(1, 60)
+            name = b"%d" % number
+            sent[name] = world.loop.time() + seconds
+            await after(machine, name, seconds)
+            if number % 8 == 0:
+                await (machine.lose_power() if power else machine.kill())
+                await machine.boot()
+            await asyncio.sleep(chance.random())
+        await asyncio.sleep(70)
+        store = machine.broker.store
+        assert machine.count() == len(sent)
+        result = store.get_message("T", 0, 0, 1000, 1 << 20, override_limits=True)
+        assert result.count == len(sent)
+        assert not machine.broker.messaging.timers.pending.topics
+
+    run(body)
+
+
+def test_many_messages_that_come_due_at_once_come_within_a_second() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        at = wall(machine) + 30_000
+        due = world.loop.time() + 30
+        for number in range(3000):
+            await later(machine, b"%d" % number, TIMER_DELIVER_MS=at)
+        await asyncio.sleep(due - 0.01 - world.loop.time())
+        assert machine.count() == 0
+        await asyncio.sleep(1)
+        assert machine.count() == 3000
+
+    run(body)
+
+
+def test_a_message_that_waits_longer_than_its_log_is_kept_is_written_anew() -> None:
+    async def body(world: World) -> None:
+        options = {"file_reserved_hours": 1, "commitlog_segment_bytes": 128 << 10}
+        machine = await booted(world, store_options=options)
+        sent = world.loop.time()
+        await after(machine, b"hours", 10_000)
+        await later(machine, b"moment", TIMER_DELIVER_MS=wall(machine) + 10_000_000)
+        for turn in range(16):
+            await asyncio.sleep(600)
+            for _ in range(3):
+                await machine.send(bytes(100_000), topic="other")
+            await machine.ask(RequestCode.DELETE_EXPIRED_COMMITLOG, {})
+            if turn == 8:
+                await machine.restart(clean=False)
+        store = machine.broker.store
+        assert store.watermarks.start > 0
+        assert store.min_offset("rmq_sys_wheel_timer", 0) > 2
+        assert machine.count() == 0
+        await comes(machine, b"hours", sent + 10_000)
+        assert (await machine.bodies()).count(b"moment") == 1
+        assert int((await machine.read())[0].properties["TIMER_ROLL_TIMES"]) == 4
+
+    run(body)
+
+
+def test_a_message_of_a_topic_that_was_deleted_meanwhile_does_not_come() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        await after(machine, b"gone", 10)
+        await machine.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+        await asyncio.sleep(11)
+        await machine.send(b"new")
+        assert await machine.bodies() == [b"new"]
+        assert not machine.broker.messaging.timers.pending.topics
+
+    run(body)
+
+
+# -- promotions ------------------------------------------------------------------------------------
+
+
+async def group(world: World, ahead_ms: int) -> tuple[Machine, Machine]:
+    """A master, and a slave whose clock differs so much."""
+    master = world.machine("a", "10.0.0.2", role="ASYNC_MASTER")
+    slave = world.machine("b", "10.0.0.3", ahead_ms, role="SLAVE", broker_id=1, slave_sync_ms=100)
+    await master.boot()
+    return master, slave
+
+
+async def follow(slave: Machine, master: Machine) -> None:
+    slave.broker.replication.slave.master_is(master.broker.address, master.broker.ha_address)
+    async with asyncio.timeout(60):
+        marks = slave.broker.store.watermarks
+        while marks.dispatched < master.broker.store.watermarks.appended:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(2.0)  # tables are copied each 0.1 s
+
+
+async def promote(slave: Machine, term: int = 2) -> None:
+    reply = await slave.ask(RequestCode.PROMOTE, {"epoch": term * TERM, "force": "true"})
+    assert reply.code == 0, reply.remark
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
+@pytest.mark.parametrize("history", ["follows", "is restarted", "comes late"])
+def test_a_promotion_to_a_node_with_another_clock_moves_no_delay(
+    ahead_ms: int, history: str
+) -> None:
+    async def body(world: World) -> None:
+        master, slave = await group(world, ahead_ms)
+        if history != "comes late":
+            await slave.boot()
+            await follow(slave, master)
+        await after(master, b"delivered before", 5)
+        await asyncio.sleep(20)
+        sent = world.loop.time()
+        await after(master, b"first", 180)
+        await asyncio.sleep(30)
+        await after(master, b"second", 180)
+        await asyncio.sleep(30)
+        if history == "is restarted":
+            await slave.restart(clean=False)
+            await follow(slave, master)
+        elif history == "comes late":
+            await slave.boot()
+            await follow(slave, master)
+        await master.kill()
+        await asyncio.sleep(10)
+        await promote(slave)
+        await asyncio.sleep(10)
+        assert await slave.bodies() == [b"delivered before"]
+        await comes(slave, b"first", sent + 180)
+        await comes(slave, b"second", sent + 210)
+        assert len(await slave.bodies()) == 3
+
+    run(body)
+
+
+def test_a_promotion_hands_a_moment_to_the_clock_of_the_new_master() -> None:
+    async def body(world: World) -> None:
+        master, slave = await group(world, -60_000)
+        await slave.boot()
+        await follow(slave, master)
+        sent = world.loop.time()
+        await later(master, b"moment", TIMER_DELIVER_MS=wall(master) + 30_000)
+        await follow(slave, master)
+        await master.kill()
+        await promote(slave)
+        await comes(slave, b"moment", sent + 90)
+
+    run(body)
+
+
+def test_back_and_forth_between_two_masters_each_message_comes_once() -> None:
+    async def body(world: World) -> None:
+        master, slave = await group(world, 0)
+        await slave.boot()
+        await follow(slave, master)
+        number = 0
+        for turn in range(4):
+            for _ in range(20):
+                await after(master, b"%d" % number, 1 + number % 17)
+                number += 1
+            await asyncio.sleep(3)
+            await follow(slave, master)
+            await master.kill()
+            await promote(slave, turn + 2)
+            await asyncio.sleep(1)
+            await master.boot()
+            await follow(master, slave)
+            master, slave = slave, master
+        await asyncio.sleep(20)
+        result = master.broker.store.get_message("T", 0, 0, 1000, 1 << 20, override_limits=True)
+        assert result.count == number
+        await follow(slave, master)
+        assert slave.count() == number
+        for node in (master, slave):
+            assert len(node.broker.messaging.timers.pending) == 0
+
+    run(body)
