@@ -62,6 +62,13 @@ class ConsumerRequests(Protocol):
         """Hand one message to the listener now (309)."""
 
 
+class ProducerRequests(Protocol):
+    """Optional methods of a producer, looked up by name."""
+
+    def check_transaction(self, ext: dict[str, str], frame: bytes, address: str) -> None:
+        """The broker at `address` asks how a transaction ended (39)."""
+
+
 class ServerRequests:
     """Answers for the groups of one client. Loop thread only."""
 
@@ -76,7 +83,7 @@ class ServerRequests:
         self._address_of = address_of
         self._routes_changed = routes_changed
         self.consumers: dict[str, ConsumerHandler] = {}
-        # A handler may have check_transaction(ext, frame, address) (39), on_reply(ext, body) (326).
+        # A handler may have the methods of ProducerRequests, and on_reply(ext, body) (326).
         self.producers: dict[str, Any] = {}
 
     def handle(self, endpoint: Endpoint, cmd: Command) -> None:

@@ -206,7 +206,7 @@ class ReceivedMessage:
 
     @property
     def prepared_offset(self) -> int:
-        """RocketMQ's transactions use this field; it is 0 here."""
+        """The place in the CommitLog of a committed message's half; 0 without a transaction."""
         return self._at(">q", self._after_hosts(76))
 
     @property

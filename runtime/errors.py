@@ -66,7 +66,7 @@ class UnsupportedRequest(SaturnError):
 
 
 class TransactionFailed(SaturnError):
-    """The transaction failed"""
+    """There is no open transaction of this name and group"""
 
     code = 4
 
@@ -265,7 +265,7 @@ class StageLost(SaturnError):
     code = 390030
 
 
-class TransactionEnded(TransactionFailed):
+class TransactionEnded(SaturnError):
     """The transaction has ended, and not as it was to end now"""
 
     code = 390050

@@ -100,6 +100,14 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "compress_above": "compressMsgBodyOverHowmuch",
         "latency_table": "latencyMax, notAvailableDuration",
     },
+    "TransactionProducer": {
+        "group": "producerGroup",
+        "nameservers": "namesrvAddr",
+        "check": "transactionListener",
+        "send_timeout": "sendMsgTimeout",
+        "max_message_bytes": "maxMessageSize",
+        "compress_above": "compressMsgBodyOverHowmuch",
+    },
     "PushConsumer": CONSUMER_NAMES
     | {
         "listener": "messageListener",

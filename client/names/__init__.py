@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     from saturnmq.client.blocking_faces import Admin as Admin
     from saturnmq.client.blocking_faces import PullConsumer as PullConsumer
     from saturnmq.client.blocking_faces import PushConsumer as PushConsumer
+    from saturnmq.client.blocking_transactions import Transaction as Transaction
+    from saturnmq.client.blocking_transactions import TransactionProducer as TransactionProducer
     from saturnmq.client.consumer.results import ConsumeResult as ConsumeResult
     from saturnmq.client.producer.batch import SendHandle as SendHandle
     from saturnmq.client.producer.batch import SendResult as SendResult
     from saturnmq.client.producer.results import SendStatus as SendStatus
+    from saturnmq.client.producer.transactions import TransactionState as TransactionState
     from saturnmq.protocol.message import Message as Message
     from saturnmq.protocol.message import MessageQueue as MessageQueue
     from saturnmq.protocol.message import ReceivedMessage as ReceivedMessage
@@ -41,6 +44,9 @@ _HOMES = {
     "SendResult": "saturnmq.client.producer.batch",
     "SendStatus": "saturnmq.client.producer.results",
     "Sql": "saturnmq.protocol.sql92",
+    "Transaction": "saturnmq.client.blocking_transactions",
+    "TransactionProducer": "saturnmq.client.blocking_transactions",
+    "TransactionState": "saturnmq.client.producer.transactions",
 }
 __all__ = [*sorted(_HOMES), "__version__", "aio", "errors"]  # noqa: PLE0604
 

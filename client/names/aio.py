@@ -7,6 +7,11 @@ from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.client.producer.batch import SendHandle, SendResult
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import SendStatus
+from saturnmq.client.producer.transactions import (
+    Transaction,
+    TransactionProducer,
+    TransactionState,
+)
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.errors import SaturnError
@@ -25,4 +30,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "Sql",
+    "Transaction",
+    "TransactionProducer",
+    "TransactionState",
 ]

@@ -19,6 +19,9 @@ from saturnmq import (
     SendResult,
     SendStatus,
     Sql,
+    Transaction,
+    TransactionProducer,
+    TransactionState,
     aio,
 )
 
@@ -76,6 +79,17 @@ def not_a_listener(topic: int) -> ConsumeResult:
     return ConsumeResult.RETRY
 
 
+def decided(message: ReceivedMessage) -> TransactionState:
+    return TransactionState.COMMIT
+
+
+def local(message: Message, arg: object) -> TransactionState:
+    return TransactionState.ROLLBACK
+
+
+def state(value: TransactionState) -> None: ...
+
+
 def values(message: Message, received: ReceivedMessage, handle: SendHandle, sql: Sql) -> None:
     Message("orders", b"body", tag="new", keys=["a"], delay_level=3)  # right: Message
     Message("orders", "body")  # wrong: Message
@@ -105,6 +119,8 @@ def values(message: Message, received: ReceivedMessage, handle: SendHandle, sql:
     nothing(ConsumeResult.SUCCESS)  # wrong: ConsumeResult
     SendStatus("SEND_OK")  # right: SendStatus
     nothing(SendStatus.OK)  # wrong: SendStatus
+    TransactionState(8)  # right: TransactionState
+    nothing(TransactionState.UNKNOWN)  # wrong: TransactionState
     many([received])
     message.keys = "a b"
 
@@ -401,6 +417,62 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.find_by_offset("orders", 7)  # wrong: Admin.find_by_offset
     admin.close()  # right: Admin.close
     admin.close(1)  # wrong: Admin.close
+
+
+def transactions(transaction: Transaction) -> None:
+    transaction.begin()  # right: Transaction.begin
+    transaction.begin(1)  # wrong: Transaction.begin
+    transaction.commit()  # right: Transaction.commit
+    transaction.commit("now")  # wrong: Transaction.commit
+    transaction.rollback()  # right: Transaction.rollback
+    transaction.rollback("now")  # wrong: Transaction.rollback
+    transaction.end(TransactionState.UNKNOWN)  # right: Transaction.end
+    transaction.end("commit")  # wrong: Transaction.end
+    number(transaction.confirmed)  # right: Transaction.confirmed
+    nothing(transaction.confirmed)  # wrong: Transaction.confirmed
+    text(transaction.message.topic)  # right: Transaction.message
+    nothing(transaction.message)  # wrong: Transaction.message
+    status(transaction.result.status)  # right: Transaction.result
+    nothing(transaction.result)  # wrong: Transaction.result
+    state(transaction.state)  # right: Transaction.state
+    nothing(transaction.state)  # wrong: Transaction.state
+    text(transaction.transaction_id)  # right: Transaction.transaction_id
+    nothing(transaction.transaction_id)  # wrong: Transaction.transaction_id
+
+
+def transaction_producers(producer: TransactionProducer, message: Message) -> None:
+    TransactionProducer("payers", check=decided, topics=["pay"])  # right: TransactionProducer
+    TransactionProducer("payers", check=text)  # wrong: TransactionProducer
+    text(producer.group)  # right: TransactionProducer.group
+    nothing(producer.group)  # wrong: TransactionProducer.group
+    producer.start()  # right: TransactionProducer.start
+    producer.start(1)  # wrong: TransactionProducer.start
+    producer.transaction(message).begin()  # right: TransactionProducer.transaction
+    producer.transaction("text")  # wrong: TransactionProducer.transaction
+    with producer.transaction(message) as transaction:
+        transactions(transaction)
+    done = producer.send_in_transaction(message, local, 1)
+    state(done.state)  # right: TransactionProducer.send_in_transaction
+    producer.send_in_transaction(message, one)  # wrong: TransactionProducer.send_in_transaction
+    producer.close()  # right: TransactionProducer.close
+    producer.close("now")  # wrong: TransactionProducer.close
+
+
+async def aio_transactions(producer: aio.TransactionProducer, message: Message) -> None:
+    aio.TransactionProducer("payers", check=decided)  # right: aio.TransactionProducer
+    aio.TransactionProducer("payers", check=text)  # wrong: aio.TransactionProducer
+    text(producer.group)  # right: aio.TransactionProducer.group
+    nothing(producer.group)  # wrong: aio.TransactionProducer.group
+    await producer.start()  # right: aio.TransactionProducer.start
+    await producer.start(1)  # wrong: aio.TransactionProducer.start
+    begun = await producer.transaction(message).begin()
+    await begun.commit()  # right: aio.TransactionProducer.transaction
+    producer.transaction("text")  # wrong: aio.TransactionProducer.transaction
+    done = await producer.send_in_transaction(message, local, 1)
+    state(done.state)  # right: aio.TransactionProducer.send_in_transaction
+    await producer.send_in_transaction(message, one)  # wrong: aio.TransactionProducer.send_in_transaction
+    await producer.close()  # right: aio.TransactionProducer.close
+    await producer.close("now")  # wrong: aio.TransactionProducer.close
 
 
 async def aio_producers(producer: aio.Producer, message: Message, queue: MessageQueue) -> None:

@@ -38,6 +38,9 @@ USED_ELSEWHERE = {
     "pipeline/names/__init__.py": {"streamWriter"},
     # protobuf
     "broker/etcd/wire.py": {"type_name"},
+    # found by name: requests of brokers
+    "client/producer/transactions.py": {"check_transaction"},
+    "client/server_requests.py": {"check_transaction"},
     # applications: fields and members of public classes
     "client/admin/admin.py": {"last_update_ms"},
     "client/admin/group_admin.py": {"last_timestamp_ms"},

@@ -17,14 +17,19 @@ import pytest
 import saturnmq
 from saturnmq import aio
 from saturnmq.client.consumer.membership import RebalanceMember
-from saturnmq.client.server_requests import ConsumerHandler, ConsumerRequests
+from saturnmq.client.server_requests import (
+    ConsumerHandler,
+    ConsumerRequests,
+    ProducerRequests,
+)
 
 ROOT = Path(__file__).parents[2]
 USES = ROOT / "tests/data/uses.py"
 
 NAMES = """
     Admin ConsumeResult Message MessageQueue Producer PullConsumer PushConsumer ReceivedMessage
-    SaturnError SendHandle SendResult SendStatus Sql
+    SaturnError SendHandle SendResult SendStatus Sql Transaction TransactionProducer
+    TransactionState
 """
 MEMBERS = {
     "Admin": """
@@ -59,10 +64,15 @@ MEMBERS = {
     "SendResult": "batch index message_id offset_message_id ok queue queue_offset status",
     "SendStatus": "FLUSH_DISK_TIMEOUT FLUSH_SLAVE_TIMEOUT OK SLAVE_NOT_AVAILABLE",
     "Sql": "expression matches terms",
+    "Transaction": """
+        begin commit confirmed end message result rollback state transaction_id
+    """,
+    "TransactionProducer": "close group send_in_transaction start transaction",
+    "TransactionState": "COMMIT ROLLBACK UNKNOWN",
 }
 ONLY_BLOCKING = {"Producer.send_encoded"}
-WITH_TWO_FACES = ("Admin", "Producer", "PullConsumer", "PushConsumer")
-MADE_BY_US = {"SendHandle", "SendResult"}
+WITH_TWO_FACES = ("Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer")
+MADE_BY_US = {"SendHandle", "SendResult", "Transaction"}
 OURS = {"engine"}  # without a `_`, but for modules of the client
 
 
@@ -85,7 +95,7 @@ def test_both_producers_have_the_same_methods():
 def used_names() -> set[str]:
     """What uses.py has to use: constructors, and the members of all but the enumerations."""
     found = {*MEMBERS} - MADE_BY_US
-    for name in MEMBERS.keys() - {"ConsumeResult", "SendStatus"}:
+    for name in MEMBERS.keys() - {"ConsumeResult", "SendStatus", "TransactionState"}:
         found |= {f"{name}.{member}" for member in MEMBERS[name].split()}
     both = {name for name in found - ONLY_BLOCKING if name.startswith(WITH_TWO_FACES)}
     return found | {f"aio.{name}" for name in both}
@@ -111,7 +121,8 @@ def test_the_public_members_of_a_class_are_these(name):
 
 @pytest.mark.parametrize("name", WITH_TWO_FACES)
 def test_the_asynchronous_classes_have_the_same_members(name):
-    called_by_us = members(ConsumerHandler) | members(ConsumerRequests) | members(RebalanceMember)
+    protocols = (ConsumerHandler, ConsumerRequests, ProducerRequests, RebalanceMember)
+    called_by_us = set().union(*map(members, protocols))
     here = {member for member in MEMBERS[name].split() if f"{name}.{member}" not in ONLY_BLOCKING}
     assert members(getattr(aio, name)) - (called_by_us - here) == here
 

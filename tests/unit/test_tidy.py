@@ -16,19 +16,23 @@ PACKAGES = (
     "runtime", "protocol", "store", "nameserver", "broker", "client", "pipeline", "cli", "drills",
 )  # fmt: skip
 # The blocking and the asynchronous class of one name are two faces of one thing.
-TWO_FACES = {"Admin", "Producer", "PullConsumer", "PushConsumer"}
+TWO_FACES = {
+    "Admin", "Producer", "PullConsumer", "PushConsumer", "Transaction", "TransactionProducer",
+}  # fmt: skip
 
 # Where the public classes are written; of two kernels, the reference.
 PUBLIC = {
     "client/admin/admin.py": {"Admin"},
     "client/blocking.py": {"Producer"},
     "client/blocking_faces.py": {"Admin", "PullConsumer", "PushConsumer"},
+    "client/blocking_transactions.py": {"Transaction", "TransactionProducer"},
     "client/consumer/pull_consumer.py": {"PullConsumer"},
     "client/consumer/push_consumer.py": {"PushConsumer"},
     "client/consumer/results.py": {"ConsumeResult"},
     "client/producer/batch_reference.py": {"SendHandle", "SendResult"},
     "client/producer/producer.py": {"Producer"},
     "client/producer/results.py": {"SendStatus"},
+    "client/producer/transactions.py": {"Transaction", "TransactionProducer", "TransactionState"},
     "protocol/message_queue.py": {"MessageQueue"},
     "protocol/message_reference.py": {"Message"},
     "protocol/received_reference.py": {"ReceivedMessage"},
@@ -57,6 +61,7 @@ LONG_MODULES = {
     "drills/failover/checker.py": 520,
     "drills/sim/cluster.py": 640,
     "drills/sim/disk.py": 580,
+    "tests/data/uses.py": 640,
     "tests/rigs/machine_world.py": 900,
     "tests/unit/test_amnesia.py": 1100,
     "tests/unit/test_bad_input.py": 640,
