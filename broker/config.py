@@ -150,6 +150,8 @@ class BrokerConfig:
     """A client without a heartbeat for so long is no member of its groups any more."""
     slave_read: bool = setting("slaveReadEnable", True, rocketmq="false")
     """A slave serves consumers, which they need while their master is gone."""
+    store_replies: bool = setting("storeReplyMessageEnable", True)
+    """A reply to a request of an application is stored, too, so that it can be looked up."""
     enable_property_filter: bool = setting("enablePropertyFilter", True, rocketmq="false")
     """The broker evaluates SQL92 conditions. It does so in steps, so they stop no other request."""
     stage_max_bytes: int = setting("stageMaxBytes", 256 << 20, 1, INT64_MAX, rocketmq=OURS)

@@ -31,6 +31,7 @@ from saturnmq.broker.handlers.membership import MembershipService
 from saturnmq.broker.handlers.pull import PullService
 from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.handlers.ranges import RangeService
+from saturnmq.broker.handlers.replies import ReplyService
 from saturnmq.broker.handlers.requests import Handler, Services, handlers
 from saturnmq.broker.handlers.retry import RetryService
 from saturnmq.broker.handlers.send import SendService
@@ -72,6 +73,7 @@ class MessagingParts:
     """The parts that take messages and give them out."""
 
     sends: SendService
+    replies: ReplyService
     retries: RetryService
     pulls: PullService
     members: MembershipService
@@ -178,6 +180,7 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
     )
     return MessagingParts(
         SendService(c, unique_ids, admission, acknowledgement, schedule, on_append=advancer.wake),
+        ReplyService(c, admission, on_append=advancer.wake),
         RetryService(c, copies, acknowledgement),
         pulls,
         MembershipService(c),
@@ -342,6 +345,7 @@ def _handlers(
     )
     services = Services(
         messaging.sends,
+        messaging.replies,
         messaging.pulls,
         messaging.retries,
         QueryService(c),

@@ -120,9 +120,6 @@ _WITHOUT_EFFECT = {
         transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
         transRocksDBEnable transWriteOriginTransHalfEnable waitTimeMillsInTransactionQueue
     """,
-    "requests with replies (324, 325) are answered with an error in this version": """
-        storeReplyMessageEnable
-    """,
     "access control is refused when it is switched on": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
         authenticationMetadataProvider authenticationProvider authenticationStrategy

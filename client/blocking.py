@@ -1,105 +1,37 @@
 """Synchronous faces: the same names as the asynchronous classes, used from any thread.
 
-A LoopThread runs one event loop in a daemon thread. A `Facade` is over an asynchronous object that
-was made on the loop: coroutine methods are waited for, plain ones are called there. Consumers and
-admin are written out in blocking_faces.py, by a tool. The producer is here, because a message must
-not cost a trip to the loop: senders append to the accumulator themselves and wake the loop only if
-no wake-up is pending.
+A LoopThread (loop_thread.py) runs one event loop in a daemon thread. A `Facade` is over an
+asynchronous object that was made on the loop: coroutine methods are waited for, plain ones are
+called there. Consumers and admin are written out in blocking_faces.py, by a tool. The producer is
+here, because a message must not cost a trip to the loop: senders append to the accumulator
+themselves and wake the loop only if no wake-up is pending.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, new_core
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
 from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
 from saturnmq.client.producer.direct_send import DirectSend
+from saturnmq.client.producer.engine import Body, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
-from saturnmq.client.producer.producer import ProducerEngine, Selector
 from saturnmq.client.producer.sending import ProducerOptions
-from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.properties import SHARDING_KEY
-from saturnmq.runtime import forks
 from saturnmq.runtime.errors import ClientClosed, RequestTimeout
-from saturnmq.runtime.native import NativeRuntime, new_event_loop
+from saturnmq.runtime.native import NativeRuntime
 
 T = TypeVar("T")
-
-
-class LoopThread:
-    """One event loop in a daemon thread of its own."""
-
-    def __init__(self, name: str = "saturnmq-client") -> None:
-        self.loop = new_event_loop()
-        self.runtime = NativeRuntime(self.loop)
-        self.inherited = False  # it belongs to the process that forked this one
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
-        forks.register(self)
-
-    def forked(self) -> None:
-        """A child has the loop, but not the thread that runs it."""
-        self.inherited = True
-
-    def _main(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-        pending = asyncio.all_tasks(self.loop)
-        for task in pending:
-            task.cancel()
-        if pending:
-            self.loop.run_until_complete(asyncio.wait(pending, timeout=5))
-        self.loop.close()
-
-    def run(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result."""
-        if threading.current_thread() is self._thread:
-            coro.close()
-            raise RuntimeError(
-                "a blocking call on the client's own loop would never return: in listeners and "
-                "callbacks of the loop use saturnmq.aio"
-            )
-        if self.inherited:
-            coro.close()
-            raise forks.refusal()
-        if not self._thread.is_alive():
-            coro.close()
-            raise ClientClosed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(coro, self.loop)
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            if future.done():
-                raise
-            future.cancel()
-            raise RequestTimeout(f"not done in {timeout} s") from None
-
-    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Call a plain function on the loop and wait for its result."""
-
-        async def there() -> T:
-            return function(*args, **kwargs)
-
-        return self.run(there())
-
-    def close(self) -> None:
-        """Stop the loop; running tasks on it are cancelled. For an inherited loop it does
-        nothing."""
-        if self.inherited:
-            return
-        if self._thread.is_alive():
-            self.loop.call_soon_threadsafe(self.loop.stop)
-            if threading.current_thread() is not self._thread:
-                self._thread.join(10.0)
-        self.runtime.close()
 
 
 class FacadeTarget(Protocol):
@@ -404,6 +336,47 @@ class Producer:
                 topic, pinned, body, count, born_ms=born_ms, sys_flag=sys_flag
             )
         )
+
+    def request(
+        self,
+        message: Message,
+        *,
+        timeout: float = async_producer.REQUEST_S,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+        selector: Selector | None = None,
+    ) -> ReceivedMessage:
+        """Send a request and wait for the reply that a consumer gives by `reply`. RequestTimeout:
+        none came in `timeout` seconds; a consumer may have got the request all the same."""
+        engine = self.engine
+        clock = engine.core.runtime.monotonic
+        ends = clock() + timeout
+        reply: Future[ReceivedMessage] = Future()
+        if not engine.requests.is_known_at(message.topic):
+            self._run(engine.prepare_request(message.topic), timeout)
+        with engine.requests.asking(message, timeout, reply.set_result) as question:
+            sent = self.send_async(
+                question, queue=queue, sharding_key=sharding_key, selector=selector
+            )
+            sent.result(max(ends - clock(), 0.0))
+            try:
+                return reply.result(max(ends - clock(), 0.0))
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"no reply in {timeout} s; a consumer may still get the request"
+                ) from None
+
+    def reply(
+        self,
+        request: ReceivedMessage,
+        body: Body,
+        *,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Reply to a message that its producer sent by `request`; returns when that producer has
+        taken the reply. MessageIllegal: the message waits for no reply. SystemError_: the
+        requester is gone."""
+        self._run(self.engine.reply(request, body, properties))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that sharding keys are hashed over now: its write queues

@@ -75,6 +75,13 @@ class SendHeader(Header):
 
 
 @header
+class ReplyHeader(SendHeader):
+    """SEND_REPLY_MESSAGE 324, SEND_REPLY_MESSAGE_V2 325."""
+
+    producer_group: str = name("a", long="producerGroup", default="")
+
+
+@header
 class SendBatchesHeader(Header):
     """SEND_BATCHES 390040: only the fields for topics that do not exist yet
     (protocol/batches.py)."""
@@ -494,6 +501,8 @@ _C = RequestCode
 HEADERS: dict[RequestCode, type[Header]] = {
     _C.SEND_MESSAGE: SendHeader,
     _C.SEND_MESSAGE_V2: SendHeader,
+    _C.SEND_REPLY_MESSAGE: ReplyHeader,
+    _C.SEND_REPLY_MESSAGE_V2: ReplyHeader,
     _C.SEND_BATCH_MESSAGE: SendHeader,
     _C.SEND_BATCHES: SendBatchesHeader,
     _C.CONSUMER_SEND_MSG_BACK: SendBackHeader,

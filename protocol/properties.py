@@ -81,7 +81,16 @@ DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 ENDING = "SATURN_ENDING"  # ours: broker/transactions/endings.py
 RESTORED_FROM = "RESTORED_FROM"  # ours: side file and log offset; client/admin/restoring.py
 
-TRAVELS_ALONE = frozenset({DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TRAN_MSG})
+TRAVELS_ALONE = frozenset(
+    {
+        DELAY,
+        TIMER_DELAY_SEC,
+        TIMER_DELAY_MS,
+        TIMER_DELIVER_MS,
+        TRAN_MSG,
+        CORRELATION_ID,  # of a request and of a reply: both need what the broker adds to a single
+    }
+)
 """A message with one of these cannot be in a batch."""
 CLIENT_PROPERTIES = TRAVELS_ALONE | {UNIQ_KEY, WAIT, SHARDING_KEY}
 """The properties that a sending client reads; all others just travel."""
@@ -112,6 +121,19 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
         if name and value:
             properties[name] = value
     return properties
+
+
+def find_in_text(properties: str, name: str) -> str:
+    """The first value of a property in the decoded field, empty if it is absent. `name` ends with
+    0x01, so that a search costs no text of its own."""
+    at = properties.find(name)
+    while at > 0 and properties[at - 1] != PAIR_END:  # the end of a longer name
+        at = properties.find(name, at + 1)
+    if at < 0:
+        return ""
+    start = at + len(name)
+    end = properties.find(PAIR_END, start)
+    return properties[start:end] if end >= 0 else properties[start:]
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:

@@ -89,6 +89,11 @@ SYSTEM_GROUPS = frozenset(
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
+def reply_topic(cluster: str) -> str:
+    """The topic of replies to requests, in this cluster."""
+    return cluster + REPLY_SUFFIX
+
+
 def retry_topic(group: str) -> str:
     return RETRY_PREFIX + group
 

@@ -12,6 +12,7 @@ from saturnmq.broker.handlers.membership import MembershipService
 from saturnmq.broker.handlers.pull import PullService
 from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.handlers.ranges import RangeService
+from saturnmq.broker.handlers.replies import ReplyService
 from saturnmq.broker.handlers.retry import RetryService
 from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.replication.failover import FailoverService
@@ -35,6 +36,7 @@ OF_MEMBERS = (RequestCode.FENCE, RequestCode.PROMOTE, RequestCode.SLAVE_LEAVES)
 @dataclass
 class Services:
     sends: SendService
+    replies: ReplyService
     pulls: PullService
     retries: RetryService
     lookups: QueryService
@@ -55,6 +57,8 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.SEND_MESSAGE: s.sends.on_send,
         code.SEND_MESSAGE_V2: s.sends.on_send,
         code.SEND_BATCH_MESSAGE: s.sends.on_send,
+        code.SEND_REPLY_MESSAGE: s.replies.on_reply,
+        code.SEND_REPLY_MESSAGE_V2: s.replies.on_reply,
         code.SEND_BATCHES: s.sends.on_send_batches,
         code.PULL_MESSAGE: s.pulls.on_pull,
         code.LITE_PULL_MESSAGE: s.pulls.on_pull,

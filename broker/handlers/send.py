@@ -29,6 +29,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.frame import TRANSACTION_MASK
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.kernels import batch_ids
+from saturnmq.protocol.properties import find_in_text
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import (
     RETRY_PREFIX,
@@ -95,15 +96,16 @@ class SendService:
         if text_ and text_[-1] != "\x02":
             text_ += "\x02"
         wait = _waits(text_)
-        unique = _find(text_, "UNIQ_KEY\x01")
+        unique = find_in_text(text_, "UNIQ_KEY\x01")
         if not unique:
             unique = self._unique_ids.next()
             text_ += f"UNIQ_KEY\x01{unique}\x02"
         name = topic.name
         reconsume = header.reconsume_times
-        delayed = bool(_find(text_, "DELAY\x01"))
-        prepared = _find(text_, "TRAN_MSG\x01").lower() == "true" and not (reconsume and delayed)
-        timed = "TIMER_DE" in text_ and _find(text_, "DELAY\x01") in ("", "0")
+        delayed = bool(find_in_text(text_, "DELAY\x01"))
+        prepared = find_in_text(text_, "TRAN_MSG\x01").lower() == "true"
+        prepared = prepared and not (reconsume and delayed)
+        timed = "TIMER_DE" in text_ and find_in_text(text_, "DELAY\x01") in ("", "0")
         if prepared and timed:
             raise MessageIllegal(
                 "a message of a transaction has no time of its own: leave its TIMER properties out"
@@ -196,7 +198,7 @@ class SendService:
         if request.is_oneway:
             self._on_append()
             return
-        unique = _find(batch_properties, "UNIQ_KEY\x01")
+        unique = find_in_text(batch_properties, "UNIQ_KEY\x01")
         reply_ext = {
             **self._reply_ext,
             "queueId": str(queue_id),
@@ -276,7 +278,7 @@ def _check_batch(topic: Topic) -> None:
 
 def _waits(properties: str) -> bool:
     """Whether the sender wants to wait for the ack mode."""
-    return _find(properties, "WAIT\x01").lower() in ("", "true")
+    return find_in_text(properties, "WAIT\x01").lower() in ("", "true")
 
 
 def _big_endian(numbers: Sequence[int]) -> bytes:
@@ -284,15 +286,3 @@ def _big_endian(numbers: Sequence[int]) -> bytes:
     if sys.byteorder == "little":
         found.byteswap()
     return found.tobytes()
-
-
-def _find(properties: str, name: str) -> str:
-    """The value of a property of the encoded text, empty if absent; `name` ends with 0x01."""
-    at = properties.find(name)
-    while at > 0 and properties[at - 1] != "\x02":  # the end of a longer name
-        at = properties.find(name, at + 1)
-    if at < 0:
-        return ""
-    start = at + len(name)
-    end = properties.find("\x02", start)
-    return properties[start:end] if end >= 0 else properties[start:]

@@ -137,12 +137,9 @@ class LinkLost:
 
 @dataclass(frozen=True)
 class Greeted:
-    """The dialled node has introduced itself. `foreign`: why its group is not the one that etcd
-    knows; empty if etcd has no word in this."""
-
     link: int
     hello: Hello
-    foreign: str = ""
+    foreign: str = ""  # why its group is not the one that etcd knows
 
 
 @dataclass(frozen=True)

@@ -52,10 +52,16 @@ class ClientTable:
         self._expiry = expiry_s
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Endpoint, ConsumerMember]] = {}
+        self._producing: dict[str, Endpoint] = {}  # the newest connection of a client, by its id
+        self._client_ids: dict[Endpoint, str] = {}  # of the connections of producers
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """The consumers of this group that are connected; None if there are none."""
         return self.consumers.get(name)
+
+    def producer(self, client_id: str) -> Endpoint | None:
+        """The connection of the client of this id, if it is in a producer group."""
+        return self._producing.get(client_id)
 
     def __len__(self) -> int:
         """The number of members of groups and of their subscriptions."""
@@ -68,6 +74,10 @@ class ClientTable:
         """AssertionError: a group has no member, or its subscriptions do not fit together."""
         for name, members in self.producers.items():
             assert members, f"the producer group {name} has no member"
+        for client_id, endpoint in self._producing.items():
+            assert self._client_ids.get(endpoint) == client_id, f"{client_id} has another name"
+        for endpoint, client_id in self._client_ids.items():
+            assert self._is_producer(endpoint), f"{client_id} is in no producer group"
         for name, group in self.consumers.items():
             assert group.name == name, f"{group.name} is kept as {name}"
             assert group.members, f"the consumer group {name} has no member"
@@ -95,6 +105,10 @@ class ClientTable:
         changed = []
         for group in beat.producer_groups:
             self.producers.setdefault(group, {})[endpoint] = member
+        if beat.producer_groups and self._client_ids.get(endpoint) != beat.client_id:
+            self._forget_producer(endpoint)
+            self._client_ids[endpoint] = beat.client_id
+            self._producing[beat.client_id] = endpoint
         for data in beat.consumers:
             name = data.group
             group_ = self.consumers.get(name)
@@ -153,9 +167,7 @@ class ClientTable:
         """Take a connection out of groups; return the consumer groups that changed."""
         for name in list(self.producers):
             if everything or name == producer_group:
-                self.producers[name].pop(endpoint, None)
-                if not self.producers[name]:
-                    del self.producers[name]
+                self._remove_producer(name, endpoint)
         changed = []
         for name in list(self.consumers):
             if not everything and name != consumer_group:
@@ -166,6 +178,22 @@ class ClientTable:
             if not group.members:
                 del self.consumers[name]
         return changed
+
+    def _remove_producer(self, group: str, endpoint: Endpoint) -> None:
+        members = self.producers[group]
+        members.pop(endpoint, None)
+        if not members:
+            del self.producers[group]
+        if not self._is_producer(endpoint):
+            self._forget_producer(endpoint)
+
+    def _forget_producer(self, endpoint: Endpoint) -> None:
+        client_id = self._client_ids.pop(endpoint, "")
+        if self._producing.get(client_id) is endpoint:
+            del self._producing[client_id]
+
+    def _is_producer(self, endpoint: Endpoint) -> bool:
+        return any(endpoint in members for members in self.producers.values())
 
     def expired(self, now: float) -> list[Endpoint]:
         """The connections whose client went silent."""

@@ -36,7 +36,13 @@ from saturnmq.broker.tables.table_persistence import (
 )
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.route import DataVersion, TopicConfig
-from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUPS_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
+from saturnmq.protocol.topics import (
+    AUTO_CREATE_TOPIC,
+    GROUPS_TOPIC,
+    SCHEDULE_TOPIC,
+    TIMER_TOPIC,
+    reply_topic,
+)
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, NoPermission, TopicNotExist
 from saturnmq.store.derived.tombstones import KEY as DELETED
 from saturnmq.store.derived.tombstones import Tombstone, tombstones_of
@@ -118,7 +124,7 @@ def system_topics(
         Topic("BenchmarkTest", 1024, 1024),
         Topic(cluster, 16, 16, INHERIT | READ | WRITE),
         Topic(broker, 1, 1, INHERIT | READ | WRITE),
-        Topic(f"{cluster}_REPLY_TOPIC", 1, 1),
+        Topic(reply_topic(cluster), 1, 1),
         Topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
         Topic(GROUPS_TOPIC, 1, 1),
     ]

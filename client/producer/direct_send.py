@@ -13,7 +13,7 @@ import threading
 from saturnmq.client.connections import SUCCEEDED_S
 from saturnmq.client.producer.accumulator import Lane, Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendResult
-from saturnmq.client.producer.producer import ProducerEngine
+from saturnmq.client.producer.engine import ProducerEngine
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.route import MASTER_ID

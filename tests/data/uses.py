@@ -276,6 +276,10 @@ def producers(producer: Producer, message: Message, queue: MessageQueue) -> None
     producer.send_batch(message)  # wrong: Producer.send_batch
     producer.send_oneway(message, sharding_key="key")  # right: Producer.send_oneway
     producer.send_oneway(message, sharding_key=1)  # wrong: Producer.send_oneway
+    answer: ReceivedMessage = producer.request(message, timeout=1.0)  # right: Producer.request
+    producer.request(b"a body")  # wrong: Producer.request
+    producer.reply(answer, b"a body", properties={"a": "b"})  # right: Producer.reply
+    producer.reply(message, b"a body")  # wrong: Producer.reply
     producer.flush()  # right: Producer.flush
     producer.flush("now")  # wrong: Producer.flush
     producer.close(1.0)  # right: Producer.close
@@ -492,6 +496,10 @@ async def aio_producers(producer: aio.Producer, message: Message, queue: Message
     await producer.send_batch(message)  # wrong: aio.Producer.send_batch
     await producer.send_oneway(message, sharding_key="key")  # right: aio.Producer.send_oneway
     await producer.send_oneway(message, sharding_key=1)  # wrong: aio.Producer.send_oneway
+    answer: ReceivedMessage = await producer.request(message)  # right: aio.Producer.request
+    await producer.request(b"a body")  # wrong: aio.Producer.request
+    await producer.reply(answer, b"a body")  # right: aio.Producer.reply
+    await producer.reply(message, b"a body")  # wrong: aio.Producer.reply
     await producer.flush()  # right: aio.Producer.flush
     await producer.flush("now")  # wrong: aio.Producer.flush
     queues(await producer.queues("orders"))  # right: aio.Producer.queues

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.client.producer.batch import SendHandle
-from saturnmq.client.producer.producer import ProducerEngine
+from saturnmq.client.producer.engine import ProducerEngine
 from saturnmq.client.producer.results import STATUS_OF_CODE
 from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.client.routes import RouteCache

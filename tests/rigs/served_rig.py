@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from broker_rig import config, started
-from saturnmq.client.blocking import LoopThread
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.nameserver.server import NameServer
 from saturnmq.runtime.native import NativeRuntime
 

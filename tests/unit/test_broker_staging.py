@@ -15,7 +15,7 @@ from broker_rig import ask, config, connected, run, send, started, until
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.exactly_once import staging
-from saturnmq.client.blocking import LoopThread
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.staging import Pinned, StagingClient
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.batch import encode_batch

@@ -11,7 +11,7 @@ from broker_rig import until
 from failover_rig import Group
 from saturnmq import Message, Producer, SaturnError
 from saturnmq.cli.main import app
-from saturnmq.client.blocking import LoopThread
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.results import SendStatus
 from typer.testing import CliRunner
 

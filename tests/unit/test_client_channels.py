@@ -11,8 +11,8 @@ import client_fakes as fakes
 import pytest
 from saturnmq.client import channels as client_channels
 from saturnmq.client import pool
-from saturnmq.client.blocking import LoopThread
 from saturnmq.client.channels import Channels, Nameservers, NameserversUnreachable, document
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.pool import Pool
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.channel import Channel

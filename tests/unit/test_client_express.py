@@ -7,7 +7,8 @@ import time
 import client_fakes as fakes
 import pytest
 from producer_world import A0, clusters
-from saturnmq.client.blocking import LoopThread, Producer
+from saturnmq.client.blocking import Producer
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import direct_send
 from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.results import SendStatus

@@ -9,8 +9,8 @@ import types
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.placing import KeyQueues, Placement
 from saturnmq.client.producer.producer import Producer
 from saturnmq.protocol.codes import RequestCode

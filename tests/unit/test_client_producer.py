@@ -11,8 +11,8 @@ import zlib
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import SendStatus

@@ -7,8 +7,8 @@ from collections import Counter
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client.blocking import LoopThread
 from saturnmq.client.blocking import Producer as BlockingProducer
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import accumulator
 from saturnmq.client.producer.producer import Producer
 from saturnmq.protocol.message import Message, MessageQueue

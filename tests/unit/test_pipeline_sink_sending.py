@@ -2,7 +2,7 @@
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client.blocking import LoopThread
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message_queue import MessageQueue

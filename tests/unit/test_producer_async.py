@@ -34,7 +34,7 @@ class Core:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.world, name)
 
-    def register_producer(self, group: str) -> None:
+    def register_producer(self, group: str, handler: object) -> None:
         self.groups.append(group)
 
     async def unregister_producer(self, group: str) -> None:

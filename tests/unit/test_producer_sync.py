@@ -10,7 +10,8 @@ from typing import Any
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client.blocking import LoopThread, Producer
+from saturnmq.client.blocking import Producer
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.accumulator import Pin
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.message import Message, MessageQueue

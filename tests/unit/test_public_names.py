@@ -46,7 +46,8 @@ MEMBERS = {
     "Message": "body delay_level flag keys properties sharding_key tag topic unique_id",
     "MessageQueue": "broker_name queue_id topic",
     "Producer": """
-        close flush group options queues send send_async send_batch send_encoded send_oneway start
+        close flush group options queues reply request send send_async send_batch send_encoded
+        send_oneway start
     """,
     "PullConsumer": """
         assign assignment auto_commit close commit committed consume_from group lag poll position

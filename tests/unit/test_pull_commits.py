@@ -10,7 +10,7 @@ import pytest
 from broker_rig import config, started
 from consumer_world import Q0, Q1, World, puller
 from saturnmq import Message, Producer, PullConsumer
-from saturnmq.client.blocking import LoopThread
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.nameserver.server import NameServer
 
 

@@ -859,22 +859,20 @@ def test_a_place_that_a_damaged_head_tells_must_fit_the_gap(more: int) -> None:
 
 
 def test_damage_before_a_torn_end_is_cut_off_with_it() -> None:
-    """Behind the last flushed frame one was not written and one was, as the kernel happened to
-    write them; and the last flushed frame is damaged. No promised frame follows it."""
+    """The last flushed frame is damaged. Of two behind it only the second was written."""
     disk = new_disk()
     store = open_store(disk)
-    puts = [store.put(message(b"number %d" % number)) for number in range(3)]
+    *_, last = put(store, range(3))
     save(store)
-    puts += [store.put(message(b"number %d" % number)) for number in range(3, 5)]
+    torn, _ = put(store, range(3, 5))
     die(disk)
-    segment = f"/store/commitlog/{0:020d}"
-    flip(disk, puts[2].physical_offset + MAGIC_AT)
-    torn = puts[3]
-    overwrite(disk, segment, torn.physical_offset, bytes(torn.end_offset - torn.physical_offset))
+    flip(disk, last.physical_offset + MAGIC_AT)
+    at, end = torn.physical_offset, torn.end_offset
+    overwrite(disk, f"/store/commitlog/{0:020d}", at, bytes(end - at))
     again = open_store(disk)
-    lost = puts[2].end_offset - puts[2].physical_offset
+    lost = last.end_offset - last.physical_offset
     assert (again.recovery.gaps, again.recovery.lost) == ([], lost)
-    assert again.watermarks.appended == puts[2].physical_offset
+    assert again.watermarks.appended == last.physical_offset
     assert again.max_offset("T", 0) == 2
 
 

@@ -53,7 +53,6 @@ LONG_MODULES = {
     "broker/replication/events.py": 540,
     "broker/replication/ha_master.py": 680,
     "client/blocking_faces.py": 680,
-    "client/producer/producer.py": 600,
     "client/producer/sending.py": 660,
     "pipeline/arrow_kernel.pyx": 950,
     "cli/launcher.py": 660,

@@ -1,0 +1,373 @@
+"""The engine under both faces of the producer: it turns messages into batches and gives them to the
+sender. `ProducerEngine.enqueue` may run on any thread.
+
+Every message gets a UNIQ_KEY and WAIT=true as the Java client gives it. Bodies from
+`compress_above` bytes on are compressed with zlib level 5 and, like delayed messages, requests and
+those for %RETRY% topics, travel alone: brokers refuse them in a batch, or add something to singles
+only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from saturnmq.client.core import ClientCore
+from saturnmq.client.producer.accumulator import Accumulator, Gate, Lane, Pin, ThreadLock
+from saturnmq.client.producer.batch import (
+    EXTRA_BYTES_MAX,
+    ITEM_OVERHEAD,
+    ProducerBatch,
+    SendHandle,
+)
+from saturnmq.client.producer.placing import Round, queue_of
+from saturnmq.client.producer.requesting import Requests, send_reply
+from saturnmq.client.producer.sending import ProducerOptions, Sender
+from saturnmq.protocol import compression
+from saturnmq.protocol.ids import UniqueIds
+from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.properties import (
+    SHARDING_KEY,
+    TRAVELS_ALONE,
+    UNIQ_KEY,
+    WAIT,
+    encode_properties,
+)
+from saturnmq.protocol.topics import RETRY_PREFIX, check_group, check_topic
+from saturnmq.runtime import forks
+from saturnmq.runtime.errors import (
+    ClientClosed,
+    ClientForked,
+    InvalidParameter,
+    MessageIllegal,
+    RouteNotFound,
+)
+
+Body = bytes | bytearray | memoryview
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+
+class ProducerEngine:
+    """A producer without the way in which its callers wait. `enqueue` may run on any thread."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        options: ProducerOptions,
+        *,
+        lock: ThreadLock,
+        call_on_loop: Callable[[Callable[[], None]], object],
+        wait: Callable[[ProducerBatch, float | None], object],
+        gate: Callable[[], Gate] | None = None,
+    ) -> None:
+        """`wait` is how `SendHandle.result` waits; `gate` is the accumulator's."""
+        check_group(group)
+        self.core = core
+        self.group = group
+        self.options = options
+        self.call_on_loop = call_on_loop
+        runtime = core.runtime
+        compress_above = options.compress_above
+        self._alone_from = options.batch_bytes if compress_above is None else compress_above
+        ids = UniqueIds(runtime, core.local_ip, core.pid, salt=runtime.random.getrandbits(32))
+        self.accumulator = Accumulator(
+            lock,
+            runtime.now_ms,
+            ids,
+            lambda: call_on_loop(self._pump),
+            wait,
+            self.wait,
+            batch_bytes=options.batch_bytes,
+            buffer_bytes=options.buffer_bytes,
+            alone_from=min(self._alone_from, options.max_message_bytes + 1),
+            first_queue=lambda: runtime.random.randrange(1 << 16),
+            gate=gate,
+        )
+        self.sender = Sender(core, self.accumulator, group, options)
+        self.requests = Requests(core)
+        self.closed = False
+        self._why_closed = ClientClosed("the producer is closed")
+        forks.register(self)
+        self._topics: set[str] = set()
+
+    def _pump(self) -> None:
+        self.sender.pump()
+
+    def forked(self) -> None:
+        """A forked child sends nothing with it."""
+        self.closed = True
+        self._why_closed = forks.refusal()
+        self.accumulator.forked()
+
+    def check_open(self) -> None:
+        """Raise ClientClosed or ClientForked if the producer takes no messages."""
+        if self.closed:
+            raise self._why_closed
+
+    def check_forked(self) -> None:
+        """Raise ClientForked in a child of the process that started the producer."""
+        if isinstance(self._why_closed, ClientForked):
+            raise self._why_closed
+
+    # -- any thread ----------------------------------------------------------------------------
+
+    def enqueue(self, message: Message, pinned: Pin | None) -> SendHandle | None:
+        """Accept one message; None when the buffer is full."""
+        self._check(message)
+        lane = self.accumulator.lane(message.topic, pinned)
+        if self._alone(message.topic, message.properties) or not self._small(message.body):
+            batch = self.single(lane, message)
+            return batch.handle(0) if self.accumulator.append_batch(lane, batch) else None
+        extra, given = self._extra(message.properties)
+        if given:
+            extra = self._identity(given) + extra
+        return self.accumulator.append(lane, message.body, extra, message.flag, given)
+
+    def only(self, message: Message, lane: Lane) -> ProducerBatch:
+        """A batch of one message, not put into its lane."""
+        self._check(message)
+        if self._alone(message.topic, message.properties) or not self._small(message.body):
+            return self.single(lane, message)
+        return self._whole(lane, [message])
+
+    def enqueue_batch(
+        self, messages: Sequence[Message], pinned: Pin | None
+    ) -> ProducerBatch | None:
+        """Accept messages of one topic as one batch; None when the buffer is full."""
+        if not messages:
+            raise InvalidParameter("send_batch of no messages: give at least one")
+        topic = messages[0].topic
+        for message in messages:
+            self._check(message)
+            if message.topic != topic:
+                raise InvalidParameter(
+                    f"send_batch of topics {topic!r} and {message.topic!r}: a batch has one topic"
+                )
+            if self._alone(topic, message.properties):
+                raise MessageIllegal(
+                    "delayed, transactional and %RETRY% messages cannot be in a batch: use send"
+                )
+        lane = self.accumulator.lane(topic, pinned)
+        batch = self._whole(lane, messages)
+        return batch if self.accumulator.append_batch(lane, batch) else None
+
+    def pin_for(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: Selector | None,
+    ) -> Pin | None:
+        """The pin that binds a message to a queue: by `queue`, by the selector's choice, by its
+        key, or none. RouteNotFound while the topic's route is not known."""
+        if queue is not None:
+            return Pin(queue)
+        key = sharding_key or message.properties.get(SHARDING_KEY)
+        if selector is None and key is None:
+            return None
+        number, queues = self.round(message.topic)
+        if not queues:
+            known = "has no queue to write to now" if number else "has no route that is known yet"
+            raise RouteNotFound(f"topic {message.topic!r} {known}")
+        if selector is not None:
+            selected = selector(queues, message)
+            return Pin(selected, number if selected in queues else 0)
+        assert key is not None
+        return Pin(queue_of(key, queues), number)
+
+    def round(self, topic: str) -> Round:
+        """The queues that keys are hashed over now; none before `route(topic)`."""
+        return self.sender.key_queues.round(topic)
+
+    def _check(self, message: Message) -> None:
+        if message.topic not in self._topics:
+            check_topic(message.topic)
+            self._topics.add(message.topic)
+        if not 0 < len(message.body) <= self.options.max_message_bytes:
+            raise self._bad_body(len(message.body))
+        self.check_open()
+
+    def _small(self, body: Any) -> bool:
+        return len(body) < self._alone_from
+
+    def _bad_body(self, size: int) -> MessageIllegal:
+        if not size:
+            return MessageIllegal(
+                "the body is empty: RocketMQ refuses that; send at least one byte"
+            )
+        return MessageIllegal(
+            f"body of {size} B exceeds the limit of {self.options.max_message_bytes} B: raise "
+            "max_message_bytes here and maxMessageSize on the broker, or split it"
+        )
+
+    @staticmethod
+    def _alone(topic: str, properties: dict[str, str]) -> bool:
+        return topic.startswith(RETRY_PREFIX) or not TRAVELS_ALONE.isdisjoint(properties)
+
+    @staticmethod
+    def _identity(unique_id: str) -> bytes:
+        return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02".encode()
+
+    @staticmethod
+    def _extra(properties: dict[str, str]) -> tuple[bytes, str]:
+        """The encoded properties without UNIQ_KEY and WAIT, and the UNIQ_KEY if one was given."""
+        if not properties:
+            return b"", ""
+        uid = properties.get(UNIQ_KEY, "")
+        if uid or WAIT in properties:
+            properties = {k: v for k, v in properties.items() if k not in (UNIQ_KEY, WAIT)}
+        for name, value in properties.items():
+            if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
+                raise MessageIllegal(f"property {name!r} holds a byte 1 or 2: they end fields")
+        extra = encode_properties(properties)
+        if len(extra) > EXTRA_BYTES_MAX:
+            raise MessageIllegal(
+                f"properties of {len(extra)} B exceed the limit of {EXTRA_BYTES_MAX} B: "
+                "shorten keys or user properties"
+            )
+        return extra, uid
+
+    def enqueue_encoded(
+        self,
+        topic: str,
+        pinned: Pin | None,
+        body: bytes,
+        count: int,
+        *,
+        born_ms: int | None = None,
+        sys_flag: int = 0,
+    ) -> ProducerBatch | None:
+        """Accept `count` messages that are encoded as a batch (protocol/batch.py), including
+        UNIQ_KEY; None when the buffer is full."""
+        self.check_open()
+        lane = self.accumulator.lane(topic, pinned)
+        batch = self.accumulator.batch(lane, body)
+        batch.bytes = len(body)
+        batch.count = count
+        batch.sys_flag = sys_flag
+        if born_ms is not None:
+            batch.born_ms = born_ms
+        return batch if self.accumulator.append_batch(lane, batch) else None
+
+    def single(self, lane: Lane, message: Message) -> ProducerBatch:
+        """A message that travels alone, by SEND_MESSAGE_V2."""
+        extra, given = self._extra(message.properties)
+        body: Any = message.body
+        sys_flag = 0
+        above = self.options.compress_above
+        if above is not None and len(body) >= above:
+            packed = compression.compress(body, compression.ZLIB, 5)
+            if len(packed) < len(body):
+                body = packed
+                sys_flag = compression.sys_flag_of(compression.ZLIB)
+        batch = self.accumulator.batch(lane, bytes(body), single=True)
+        batch.count = 1
+        if given:
+            batch.given_ids[0] = given
+        batch.properties = (self._identity(batch.message_id(0)) + extra).decode()
+        batch.flag = message.flag
+        batch.sys_flag = sys_flag
+        return batch
+
+    def _whole(self, lane: Lane, messages: Sequence[Message]) -> ProducerBatch:
+        extras = [self._extra(message.properties) for message in messages]
+        size = 0
+        for message, (extra, _) in zip(messages, extras, strict=True):
+            size += ITEM_OVERHEAD + len(message.body) + len(extra)
+        if size > self.options.max_message_bytes:
+            raise MessageIllegal(
+                f"batch of {size} B exceeds the limit of {self.options.max_message_bytes} B:"
+                " send fewer at once, or use send_async, which batches by itself"
+            )
+        batch = self.accumulator.batch(lane, bytearray(size))
+        for message, (extra, given) in zip(messages, extras, strict=True):
+            if given:
+                index = batch.put(message.body, self._identity(given) + extra, message.flag, False)
+                batch.given_ids[index] = given
+            else:
+                batch.put(message.body, extra, message.flag, True)
+        return batch
+
+    # -- the loop thread -----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self.core.register_producer(self.group, self)
+
+    def on_reply(self, ext: Mapping[str, str], body: bytes) -> None:
+        """Take the reply to a request (326)."""
+        self.requests.on_reply(ext, body)
+
+    async def prepare_request(self, topic: str) -> None:
+        """Before a request: the brokers of the topic have to know this client."""
+        self.check_open()
+        await self.route(topic)
+        if not self.requests.is_known_at(topic):
+            await self.requests.greet(topic)
+
+    async def reply(
+        self, request: ReceivedMessage, body: Body, properties: Mapping[str, str] | None
+    ) -> None:
+        """Reply to a request; see `send_reply`."""
+        self.check_open()
+        if not body or len(body) > self.options.max_message_bytes:
+            raise self._bad_body(len(body))
+        await send_reply(self.core, self.group, request, body, properties)
+
+    async def route(self, topic: str, *, create: bool = True) -> None:
+        """Fetch the route of `topic`, so that `pin_for` can answer; without `create` the topic has
+        to exist."""
+        check_topic(topic)
+        await self.core.route(topic, create=create)
+        self.sender.key_queues.learn(topic)
+
+    def oneway(self, message: Message, pinned: Pin | None) -> None:
+        """Send without an acknowledgement; dropped if no broker can be reached now."""
+        if not message.body or len(message.body) > self.options.max_message_bytes:
+            raise self._bad_body(len(message.body))
+        queues = self.core.publish_queues(message.topic)
+        if pinned is None:
+            if not queues:
+                raise RouteNotFound(f"topic {message.topic!r} has no writable queue now")
+            now = self.core.runtime.monotonic()
+            faults = self.sender.faults
+            sound = [queue for queue in queues if faults.available(queue.broker_name, now)]
+            pinned = Pin(self.core.runtime.random.choice(sound or queues))
+        queue = pinned.queue
+        address = self.core.broker_address(queue.broker_name)
+        if address is None:
+            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
+        batch = self.single(self.accumulator.lane(message.topic, pinned), message)
+        self.core.oneway(address, self.sender.command(batch, queue))
+
+    async def wait(self, batch: ProducerBatch) -> None:
+        """Wait until `batch` is over, however it ends."""
+        future = self.core.runtime.create_future()
+
+        def done() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        if self.accumulator.watch(batch, done):
+            await future
+
+    async def flush(self) -> None:
+        """Wait until everything accepted so far is acknowledged or has failed."""
+        self.check_forked()
+        for batch in list(self.accumulator.active):
+            await self.wait(batch)
+
+    async def close(self, timeout: float | None = None) -> None:
+        """Take nothing more, flush (at most `timeout` seconds), fail what is left."""
+        if self.closed:
+            return
+        self.closed = True
+        self.accumulator.refuse_offers()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self.flush()
+        self.sender.closed = True
+        self.accumulator.close(ClientClosed("the producer was closed"))
+        await self.core.unregister_producer(self.group)

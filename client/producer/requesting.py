@@ -1,0 +1,168 @@
+"""Requests of applications to applications: the requester's side, and the reply of a consumer.
+
+    requester --send, CORRELATION_ID, REPLY_TO_CLIENT, TTL--> topic --pull--> consumer
+    requester <--326-- broker <--325, the same properties, <cluster>_REPLY_TOPIC-- consumer
+
+As in RocketMQ's client, the broker that gets the reply knows the requester by its heartbeats, so
+they go out before the first request to a topic. A reply is not repeated by our side: the broker
+says at once whether the requester has taken it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol import checked
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frame import encode_frame
+from saturnmq.protocol.header_fields import INT32_MIN
+from saturnmq.protocol.ids import encode_address
+from saturnmq.protocol.message import (
+    Message,
+    ReceivedMessage,
+    decode_properties,
+    encode_properties,
+)
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import QUEUES_MAX
+from saturnmq.protocol.topics import reply_topic
+from saturnmq.runtime.errors import MalformedFrame, MessageIllegal, RouteNotFound
+
+IS_REPLY = "reply"  # the value of MSG_TYPE
+ANSWER_S = 12.0  # the broker waits up to 10 s for the requester
+
+Told = Callable[[ReceivedMessage], None]
+
+
+class Requests:
+    """The requests of one producer that wait for their replies."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core
+        self._waiting: dict[str, Told] = {}
+        self._greeted: set[str] = set()  # topics whose brokers have had a heartbeat
+
+    def is_known_at(self, topic: str) -> bool:
+        """Whether the brokers of `topic` know this client."""
+        return topic in self._greeted
+
+    async def greet(self, topic: str) -> None:
+        """Let the brokers of a topic, whose route is known, know this client. Loop thread."""
+        await self._core.heartbeat_now()
+        self._greeted.add(topic)
+
+    @contextlib.contextmanager
+    def asking(self, message: Message, timeout: float, told: Told) -> Iterator[Message]:
+        """Within the block the first reply to the message that it gives is told, on the loop's
+        thread; later ones are dropped. Any thread."""
+        number = f"{self._core.runtime.random.getrandbits(128):032x}"
+        properties = {
+            **message.properties,
+            names.CORRELATION_ID: number,
+            names.REPLY_TO_CLIENT: self._core.client_id,
+            names.TTL: str(int(timeout * 1000)),
+        }
+        self._waiting[number] = told
+        try:
+            yield Message(message.topic, message.body, properties=properties, flag=message.flag)
+        finally:
+            self._waiting.pop(number, None)
+
+    def on_reply(self, ext: Mapping[str, str], body: bytes) -> None:
+        """Take a reply (326). MalformedFrame: its header makes no sense."""
+        reply = _received(ext, body, self._core.runtime.now_ms())
+        told = self._waiting.pop(reply.properties.get(names.CORRELATION_ID, ""), None)
+        if told is not None:  # else its requester does not wait any more
+            told(reply)
+
+
+async def send_reply(
+    core: ClientCore,
+    group: str,
+    request: ReceivedMessage,
+    body: bytes | bytearray | memoryview,
+    properties: Mapping[str, str] | None,
+) -> None:
+    """Reply to a request; returns when the requester has taken the reply. MessageIllegal: that
+    message waits for none. SystemError_: the requester is gone."""
+    asked = request.properties
+    cluster, client_id = asked.get(names.CLUSTER), asked.get(names.REPLY_TO_CLIENT)
+    number = asked.get(names.CORRELATION_ID)
+    if not (cluster and client_id and number):
+        raise MessageIllegal(
+            f"message {request.message_id} waits for no reply: it has no CORRELATION_ID, "
+            "REPLY_TO_CLIENT or CLUSTER; send it by request()"
+        )
+    topic = reply_topic(cluster)
+    await core.route(topic)
+    # The requester is connected with the broker that it sent the request to.
+    brokers = sorted(
+        {queue.broker_name for queue in core.publish_queues(topic)},
+        key=lambda name: (name != request.broker_name, name),
+    )
+    found = [(name, core.broker_address(name)) for name in brokers]
+    broker, address = next((each for each in found if each[1] is not None), ("", None))
+    if address is None:
+        raise RouteNotFound(f"topic {topic} has no master that could pass the reply on")
+    told = {
+        **(properties or {}),
+        names.MSG_TYPE: IS_REPLY,
+        names.CORRELATION_ID: number,
+        names.REPLY_TO_CLIENT: client_id,
+        names.TTL: asked.get(names.TTL, "0"),
+    }
+    ext = {
+        "a": group,
+        "b": topic,
+        "c": "TBW102",
+        "d": str(core.default_topic_queues),
+        "e": "0",
+        "f": "0",
+        "g": str(core.runtime.now_ms()),
+        "h": "0",
+        "i": encode_properties(told).decode(),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": broker,
+    }
+    command = Command.request(RequestCode.SEND_REPLY_MESSAGE_V2, ext, bytes(body))
+    await core.invoke(address, command, ANSWER_S)
+
+
+def _received(ext: Mapping[str, Any], body: bytes, now_ms: int) -> ReceivedMessage:
+    """The reply as a message like every other: a window on a frame."""
+    properties = decode_properties(checked.text(ext, "properties", "").encode())
+    properties[names.ARRIVE_TIME] = str(now_ms)
+    try:
+        return ReceivedMessage(_frame(ext, body, encode_properties(properties)))
+    except ValueError as error:
+        raise MalformedFrame(f"a reply cannot be a message: {error}") from None
+
+
+def _frame(ext: Mapping[str, Any], body: bytes, properties: bytes) -> bytes:
+    return encode_frame(
+        physical_offset=0,
+        queue_offset=0,
+        queue_id=checked.integer(ext, "queueId", 0, most=QUEUES_MAX),
+        flag=checked.integer(ext, "flag", 0, least=INT32_MIN, most=checked.INT32_MAX),
+        sys_flag=checked.integer(ext, "sysFlag", 0, most=checked.INT32_MAX),
+        born_timestamp=checked.integer(ext, "bornTimestamp", 0),
+        born_host=_host(checked.text(ext, "bornHost")),
+        store_timestamp=checked.integer(ext, "storeTimestamp", 0),
+        store_host=_host(checked.text(ext, "storeHost")),
+        reconsume_times=checked.integer(ext, "reconsumeTimes", 0, most=checked.INT32_MAX),
+        prepared_offset=0,
+        body=body,
+        topic=checked.text(ext, "topic").encode(),
+        properties=properties,
+    )
+
+
+def _host(address: str) -> bytes:
+    """The host bytes of an address as Java prints it, "/ip:port" or "name/ip:port", or as ours."""
+    return encode_address(address.rpartition("/")[2])
