@@ -25,7 +25,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from saturnmq.protocol import checked, fastjson, headers
+from saturnmq.protocol import checked, fastjson, headers, nameserver_headers
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import ask_once
 from saturnmq.protocol.header_fields import NAME_MAX
@@ -85,7 +85,9 @@ class Controller:
         wait."""
         return await self._one_of_some(self._sync_state(command))
 
-    async def elect(self, command: Command, header: headers.ElectMasterHeader) -> Command:
+    async def elect(
+        self, command: Command, header: nameserver_headers.ElectMasterHeader
+    ) -> Command:
         """1002. SystemBusy: too many requests wait."""
         return await self._one_of_some(self._elect(command, header))
 
@@ -108,7 +110,9 @@ class Controller:
         table = {name: state for name, state in zip(wanted, told, strict=True) if state}
         return command.reply(body=fastjson.dumps({"replicasInfoTable": table}))
 
-    async def _elect(self, command: Command, header: headers.ElectMasterHeader) -> Command:
+    async def _elect(
+        self, command: Command, header: nameserver_headers.ElectMasterHeader
+    ) -> Command:
         name, wanted = header.broker_name, header.broker_id
         if not self._addresses(name):
             code = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
@@ -154,7 +158,7 @@ class Controller:
 
 def _elected(
     command: Command,
-    header: headers.ElectMasterHeader,
+    header: nameserver_headers.ElectMasterHeader,
     led: dict[str, Any],
     code: int = 0,
     remark: str | None = None,

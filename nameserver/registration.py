@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saturnmq.protocol import fastjson
-from saturnmq.protocol.headers import RegisterBrokerHeader
+from saturnmq.protocol.nameserver_headers import RegisterBrokerHeader
 from saturnmq.protocol.remoting import Body
 from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.runtime.errors import InvalidParameter, SystemError_

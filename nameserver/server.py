@@ -263,12 +263,12 @@ class NameServer:
     # -- brokers ---------------------------------------------------------------------------------
 
     def _register(
-        self, endpoint: Endpoint, command: Command, header: headers.RegisterBrokerHeader
+        self, endpoint: Endpoint, command: Command, header: ns.RegisterBrokerHeader
     ) -> Command:
         return self._take(endpoint, command, parse_registration(header, command.body))
 
     async def _register_large(
-        self, endpoint: Endpoint, command: Command, header: headers.RegisterBrokerHeader
+        self, endpoint: Endpoint, command: Command, header: ns.RegisterBrokerHeader
     ) -> Command:
         """Read the table in a thread, the tables of one connection one after the other. A
         registration over a connection that is closed by then is not taken: the close has removed
@@ -343,7 +343,10 @@ class NameServer:
             log.warning("%s", text)
 
     def _unregister(
-        self, endpoint: Endpoint, command: Command, header: headers.UnregisterBrokerHeader
+        self,
+        endpoint: Endpoint,
+        command: Command,
+        header: ns.UnregisterBrokerHeader,
     ) -> Command:
         live, broker_id = self._named(header), header.broker_id
         if live is not None:
@@ -356,16 +359,14 @@ class NameServer:
             self.routes.unregister(live.name, live.address)
         return command.reply()
 
-    def _heartbeat(
-        self, endpoint: Endpoint, command: Command, header: headers.BrokerHeader
-    ) -> Command:
+    def _heartbeat(self, endpoint: Endpoint, command: Command, header: ns.BrokerHeader) -> Command:
         live = self._named(header)
         if live is not None and _speaks_for(endpoint, live):
             self.routes.heartbeat(live, self._now_ms())
         return command.reply()
 
     def _query_version(
-        self, endpoint: Endpoint, command: Command, header: headers.QueryVersionHeader
+        self, endpoint: Endpoint, command: Command, header: ns.QueryVersionHeader
     ) -> Command:
         live = self._named(header)
         theirs = fastjson.loads_strict(command.body, VERSION_BYTES) if len(command.body) else None
@@ -378,14 +379,14 @@ class NameServer:
             body=fastjson.dumps(live.version.to_json()),
         )
 
-    def _named(self, header: headers.BrokerHeader) -> LiveBroker | None:
+    def _named(self, header: ns.BrokerHeader) -> LiveBroker | None:
         """The broker in the routes that a request names."""
         live = self.routes.live(header.broker_name, header.address)
         return live if live is not None and live.cluster == header.cluster else None
 
     # -- routes ----------------------------------------------------------------------------------
 
-    def _route(self, endpoint: Endpoint, command: Command, header: headers.RouteHeader) -> Command:
+    def _route(self, endpoint: Endpoint, command: Command, header: ns.RouteHeader) -> Command:
         if header.watch:
             self._watches.add(endpoint, header.topic)
         return command.reply(body=self._answers.route(header.topic))
@@ -396,7 +397,7 @@ class NameServer:
         return self._view(command, self.routes.cluster_info)
 
     def _member_group(
-        self, endpoint: Endpoint, command: Command, header: headers.MemberGroupHeader
+        self, endpoint: Endpoint, command: Command, header: ns.MemberGroupHeader
     ) -> Command:
         return _json(command, self.routes.member_group(header.cluster, header.broker_name))
 
@@ -408,7 +409,7 @@ class NameServer:
         return command.reply(body=self._answers.view(command.code, view))
 
     def _topics_by_cluster(
-        self, endpoint: Endpoint, command: Command, header: headers.ClusterHeader
+        self, endpoint: Endpoint, command: Command, header: ns.ClusterHeader
     ) -> Command:
         topics = self.routes.topics_by_cluster(header.cluster)
         return _json(command, {"topicList": topics})
@@ -419,19 +420,19 @@ class NameServer:
         return _json(command, self.routes.system_topics())
 
     def _delete_topic(
-        self, endpoint: Endpoint, command: Command, header: headers.DeleteRoutesHeader
+        self, endpoint: Endpoint, command: Command, header: ns.DeleteRoutesHeader
     ) -> Command:
         self.routes.delete_topic(header.topic, header.cluster)
         return command.reply()
 
     def _wipe_write_perm(
-        self, endpoint: Endpoint, command: Command, header: headers.BrokerNameHeader
+        self, endpoint: Endpoint, command: Command, header: ns.BrokerNameHeader
     ) -> Command:
         count = self.routes.wipe_write_perm(header.broker_name)
         return command.reply(ext={"wipeTopicCount": str(count)})
 
     def _add_write_perm(
-        self, endpoint: Endpoint, command: Command, header: headers.BrokerNameHeader
+        self, endpoint: Endpoint, command: Command, header: ns.BrokerNameHeader
     ) -> Command:
         count = self.routes.add_write_perm(header.broker_name)
         return command.reply(ext={"addTopicCount": str(count)})
@@ -443,25 +444,19 @@ class NameServer:
 
     # -- key-value and own configuration ---------------------------------------------------------
 
-    def _put_kv(
-        self, endpoint: Endpoint, command: Command, header: headers.PutKeyHeader
-    ) -> Command:
+    def _put_kv(self, endpoint: Endpoint, command: Command, header: ns.PutKeyHeader) -> Command:
         self.kv.put(header.namespace, header.key, header.value)
         return command.reply()
 
-    def _get_kv(self, endpoint: Endpoint, command: Command, header: headers.KeyHeader) -> Command:
+    def _get_kv(self, endpoint: Endpoint, command: Command, header: ns.KeyHeader) -> Command:
         value = self.kv.get(header.namespace, header.key)
         return command.reply(ext={"value": value})
 
-    def _delete_kv(
-        self, endpoint: Endpoint, command: Command, header: headers.KeyHeader
-    ) -> Command:
+    def _delete_kv(self, endpoint: Endpoint, command: Command, header: ns.KeyHeader) -> Command:
         self.kv.delete(header.namespace, header.key)
         return command.reply()
 
-    def _list_kv(
-        self, endpoint: Endpoint, command: Command, header: headers.NamespaceHeader
-    ) -> Command:
+    def _list_kv(self, endpoint: Endpoint, command: Command, header: ns.NamespaceHeader) -> Command:
         namespace = header.namespace
         table = self.kv.table(namespace)
         if table is None:

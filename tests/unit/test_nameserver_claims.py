@@ -8,7 +8,7 @@ from saturnmq.nameserver.registration import Registration, parse_registration
 from saturnmq.nameserver.routes import Registered, RouteTable
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.epochs import AHEAD_MAX
-from saturnmq.protocol.headers import RegisterBrokerHeader
+from saturnmq.protocol.nameserver_headers import RegisterBrokerHeader
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.runtime.errors import ForeignGroup, InvalidParameter, SaturnError, TopicNotExist

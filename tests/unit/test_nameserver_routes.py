@@ -13,7 +13,7 @@ from saturnmq.nameserver.kv import ORDER_TOPIC_CONFIG, KvConfig
 from saturnmq.nameserver.registration import Registration, parse_registration
 from saturnmq.nameserver.routes import RouteTable
 from saturnmq.protocol import fastjson
-from saturnmq.protocol.headers import RegisterBrokerHeader
+from saturnmq.protocol.nameserver_headers import RegisterBrokerHeader
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, SaturnError, TopicNotExist

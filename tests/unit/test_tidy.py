@@ -44,7 +44,6 @@ LINES_MAX, TEST_LINES_MAX = 500, 600
 # Modules that are longer, and how long they may be. The numbers may only shrink.
 LONG_MODULES = {
     "protocol/endpoint.py": 660,
-    "protocol/headers.py": 580,
     "store/message_store.py": 1020,
     "nameserver/routes.py": 520,
     "nameserver/server.py": 540,
