@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from saturnmq.protocol import fastjson, headers
+from saturnmq.protocol import nameserver_headers as ns
 from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.connections import Connections
