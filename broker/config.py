@@ -177,6 +177,8 @@ class BrokerConfig:
     """Messages may name the moment of their delivery, or any delay."""
     timer_max_delay_s: int = setting("timerMaxDelaySec", 3 * 86_400, 1, 40 * 86_400)
     """The furthest moment of a delivery; a message for a later one is refused."""
+    recall_messages: bool = setting("recallMessageEnable", True, rocketmq="false")
+    """A timed message can be recalled by its handle before it is delivered."""
     offset_check_in_slave: bool = setting("offsetCheckInSlave", False)
     """A slave corrects consumers whose offset is out of its range; else only a master does."""
     etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", (), rocketmq=OURS)

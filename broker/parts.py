@@ -46,6 +46,7 @@ from saturnmq.broker.replication.mending import Mending
 from saturnmq.broker.replication.table_sync import TableSync
 from saturnmq.broker.tables.deletion import Deletion
 from saturnmq.broker.tables.table_memory import GROUP, LOCK, MEMBER, OFFSET, TOPIC
+from saturnmq.broker.timer.recall import RecallService
 from saturnmq.broker.timer.scheduling import TimerSchedule
 from saturnmq.broker.timer.service import TimerService
 from saturnmq.broker.transactions.check_back import CheckBackService
@@ -79,6 +80,7 @@ class MessagingParts:
     members: MembershipService
     delays: DelayService
     timers: TimerService
+    recalls: RecallService
     sinks: SinkTable
     stages: Stages
     staging: StagingService
@@ -186,6 +188,15 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
         MembershipService(c),
         DelayService(c, copies),
         timers,
+        RecallService(
+            c,
+            admission,
+            acknowledgement,
+            timers,
+            gate.shared,
+            advancer.catch_up,
+            on_append=advancer.wake,
+        ),
         sinks,
         stages,
         StagingService(
@@ -348,6 +359,7 @@ def _handlers(
         messaging.replies,
         messaging.pulls,
         messaging.retries,
+        messaging.recalls,
         QueryService(c),
         messaging.members,
         admin,

@@ -104,16 +104,15 @@ _WITHOUT_EFFECT = {
     """,
     "timed messages wait in sorted runs, without slots, in this version": """
         allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey
-        disappearTimeAfterStart mappedFileSizeTimerLog recallMessageEnable
-        timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
-        timerEnableRetryUntilSuccess timerFlushIntervalMs timerGetMessageThreadNum
-        timerInterceptDelayLevel timerMetricSmallThreshold timerPrecisionMs
-        timerProgressLogIntervalMs timerPutMessageThreadNum timerRecallToTimelineEnable
-        timerRecallToTimeWheelEnable timerRocksDBEnable timerRocksDBPrecisionMs
-        timerRocksDBRollIntervalHours timerRocksDBRollMaxTps timerRocksDBRollRangeHours
-        timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps timerRollWindowSlot
-        timerSkipUnknownError timerStopEnqueue timerWheelSnapshotFlush
-        timerWheelSnapshotIntervalMs
+        disappearTimeAfterStart mappedFileSizeTimerLog timerColdDataCheckIntervalMs
+        timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess
+        timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
+        timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs
+        timerPutMessageThreadNum timerRecallToTimelineEnable timerRecallToTimeWheelEnable
+        timerRocksDBEnable timerRocksDBPrecisionMs timerRocksDBRollIntervalHours
+        timerRocksDBRollMaxTps timerRocksDBRollRangeHours timerRocksDBStopScan
+        timerRocksDBTimeExpiredMaxTps timerRollWindowSlot timerSkipUnknownError
+        timerStopEnqueue timerWheelSnapshotFlush timerWheelSnapshotIntervalMs
     """,
     "every end of a transaction is stored by itself, at once, with the message that it commits": """
         enableTransactionMetrics endTransactionPoolQueueCapacity endTransactionThreadPoolNums

@@ -92,6 +92,14 @@ class SendBatchesHeader(Header):
 
 
 @header
+class RecallHeader(Header):
+    """RECALL_MESSAGE 370."""
+
+    topic: str = name("topic")
+    handle: str = text("recallHandle", most=1024)
+
+
+@header
 class SendBackHeader(Header):
     """CONSUMER_SEND_MSG_BACK 36."""
 
@@ -408,6 +416,7 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.SEND_BATCH_MESSAGE: SendHeader,
     _C.SEND_BATCHES: SendBatchesHeader,
     _C.CONSUMER_SEND_MSG_BACK: SendBackHeader,
+    _C.RECALL_MESSAGE: RecallHeader,
     _C.END_TRANSACTION: EndTransactionHeader,
     _C.PULL_MESSAGE: PullHeader,
     _C.LITE_PULL_MESSAGE: PullHeader,

@@ -247,6 +247,12 @@ class GoAway(SaturnError):
     refresh_route = True
 
 
+class IllegalOperation(SaturnError):
+    """This cannot be done to that message"""
+
+    code = 604
+
+
 class ForeignGroup(SaturnError):
     """The two nodes belong to different groups of brokers, whatever their names are"""
 

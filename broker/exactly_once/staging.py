@@ -56,6 +56,7 @@ APPENDING = frozenset(
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.SEND_BATCHES,
         RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.RECALL_MESSAGE,
         RequestCode.END_TRANSACTION,
         RequestCode.FINISH_EPOCH,
         RequestCode.SINK_STATE,

@@ -18,6 +18,7 @@ from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.replication.failover import FailoverService
 from saturnmq.broker.replication.leaving import Leaving
 from saturnmq.broker.replication.mending import Mending
+from saturnmq.broker.timer.recall import RecallService
 from saturnmq.broker.transactions.ends import EndService
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -39,6 +40,7 @@ class Services:
     replies: ReplyService
     pulls: PullService
     retries: RetryService
+    recalls: RecallService
     lookups: QueryService
     members: MembershipService
     admin: AdminService
@@ -64,6 +66,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.LITE_PULL_MESSAGE: s.pulls.on_pull,
         code.CONSUMER_SEND_MSG_BACK: s.retries.on_send_back,
         code.END_TRANSACTION: s.transactions.on_end,
+        code.RECALL_MESSAGE: s.recalls.on_recall,
         code.QUERY_MESSAGE: s.lookups.on_query_message,
         code.QUERY_CONSUMER_OFFSET: s.lookups.on_query_offset,
         code.UPDATE_CONSUMER_OFFSET: s.lookups.on_update_offset,

@@ -63,6 +63,7 @@ class TimerDelivery:
         self._on_append = on_append
         self._may_append = may_append
         self.delivered = 0  # since the start
+        self.holds: Counter[int] = Counter()  # messages that recalls look for
 
     def now_of(self, shelf: str) -> int:
         """The time by the clock of this shelf."""
@@ -72,17 +73,19 @@ class TimerDelivery:
         """Deliver a batch of due messages; return how many left the shelf. SaturnError: they could
         not be delivered, and wait on."""
         waiting = pending.take_due(shelf, self.now_of(shelf), BATCH)
-        left = list(waiting)
+        left = [each for each in waiting if each[1] not in self.holds]
+        pending.put_back(shelf, (each for each in waiting if each[1] in self.holds))
+        taken = len(left)
         try:
             while left:
                 found = await self._read(left)
-                if not self._may_append():
+                if not self._may_append() or any(each[1] in self.holds for each in left):
                     break
                 self._append(pending, shelf, found)
                 del left[: len(found)]
         finally:
             pending.put_back(shelf, left)
-        return len(waiting) - len(left)
+        return taken - len(left)
 
     async def _read(self, waiting: list[Waiting]) -> list[_Found]:
         """Read the first of these messages, as many as fit one batch."""

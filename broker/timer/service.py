@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from saturnmq.broker.commit.gate import StoreGate
@@ -24,6 +24,7 @@ from saturnmq.broker.timer.due import SHELVES
 from saturnmq.broker.timer.pending import PendingMessages
 from saturnmq.broker.timer.reading import TimerReader
 from saturnmq.broker.timer.saving import SavedPending, SavePlan
+from saturnmq.broker.timer.settlements import Settlement
 from saturnmq.protocol.topics import GROUPS_TOPIC, TIMER_TOPIC
 from saturnmq.runtime.errors import SaturnError, StoreDamaged
 from saturnmq.store.disk import Disk
@@ -293,3 +294,26 @@ class TimerService:
             "dataVersion": version,
             "timingCount": {topic: {"count": n, "timeStamp": now} for topic, n in counts},
         }
+
+    # recalls
+
+    @contextlib.contextmanager
+    def held(self, offset: int) -> Iterator[None]:
+        """Deliver this message later: somebody asks whether it waits."""
+        holds = self._delivery.holds
+        holds[offset] += 1
+        try:
+            yield
+        finally:
+            holds[offset] -= 1
+            if not holds[offset]:
+                del holds[offset]
+
+    def has_read(self, offset: int) -> bool:
+        """Whether this node delivers, and knows this message of the queue."""
+        return self._is_ready and offset < self.pending.next_offset
+
+    def settle_at_once(self, what: Settlement, marker: int) -> None:
+        """Take a settlement that this node has just written."""
+        self.pending.settle(what)
+        self.pending.own.add(marker)
