@@ -116,14 +116,23 @@ class QueueCheck:
         else:
             self._report(f"queue {self._name}: entries are wrong", index, want[0])
 
-    def _report(self, what: str, index: int, offset: int, *, note: bool = False) -> None:
+    def _report(
+        self, what: str, index: int, offset: int, *, note: bool = False, count: int = 1
+    ) -> None:
         path, position = self.files.place(index * UNIT)
         note = note or offset >= self._trust.below
-        self._findings.add(what, path, position, offset, note=note)
+        self._findings.add(what, path, position, offset, note=note, count=count)
 
     def judge_surplus(self, first: int, end: int) -> None:
         """Slots that no frame of the log asks for: filler, expired, of a gap, or wrong."""
         while first < end:
+            absent = self._without_file(first, end)
+            if absent:  # however many: a damaged frame may claim any place
+                if not self._trust.in_gap(0):
+                    what = f"queue {self._name}: there is a hole"
+                    self._report(what, first, 0, count=absent)
+                first += absent
+                continue
             count = min(end - first, _CHUNK // UNIT)
             slots = self._read(first, count)
             for index, (offset, size, code) in enumerate(ENTRY.iter_unpack(slots), first):
@@ -136,6 +145,15 @@ class QueueCheck:
                     what = f"queue {self._name}: there is a hole"
                 self._report(what, index, offset)
             first += count
+
+    def _without_file(self, first: int, end: int) -> int:
+        """The number of slots from `first` on, before `end`, that no file holds."""
+        at = first * UNIT
+        if self.files.find(at) is not None:
+            return 0
+        if at >= self.files.end:
+            return end - first
+        return min(end, -(-self.files.following(at) // UNIT)) - first
 
     def _read(self, first: int, count: int) -> bytes:
         parts, at, end = [], first * UNIT, (first + count) * UNIT

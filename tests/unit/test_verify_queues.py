@@ -217,6 +217,31 @@ def test_a_long_stretch_that_nothing_asks_for_is_looked_at_to_its_last_slot() ->
         assert differences(disk, (9999, entries(1))) == expected
 
 
+@pytest.mark.parametrize("claimed", [30, 1 << 31, 1 << 58])
+def test_a_place_that_no_file_holds_is_told_at_once_however_far_it_is(claimed: int) -> None:
+    """As a damaged frame may claim it."""
+    disk = new_disk()
+    write_queue(disk, entries(*range(20)))
+    found = differences(disk, (0, entries(*range(20))), (claimed, entries(21)))
+    assert [f[0] for f in found] == ["there is a hole", "entries are missing"]
+    assert [f[4] for f in found] == [claimed - 20, 1]
+
+
+def test_the_slots_of_files_that_are_gone_are_counted() -> None:
+    disk = new_disk()
+    write_queue(disk, entries(*range(20)))
+    disk.unlink(f"/cq/T/0/{FILE_BYTES:020d}")
+    files, findings = SegmentFiles(disk, "/cq/T/0", FILE_BYTES), Findings()
+    check = QueueCheck(files, "T/0", findings, trust(), first=0)
+    check.judge_surplus(0, 20)
+    assert [(f[0], f[4]) for f in told(findings)] == [
+        ("entries point at nothing", 5),
+        ("there is a hole", 5),
+        ("entries point at nothing", 5),
+        ("entries point at nothing", 5),
+    ]
+
+
 @pytest.mark.parametrize(
     ("slot", "running", "what"),
     [
