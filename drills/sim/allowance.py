@@ -52,8 +52,7 @@ class Allowance:
         if by is not None:
             at = self._given_at(by, at)
         for begin, end in pairwise([-math.inf, *self.healed.get(group, ()), math.inf]):
-            held = max(at, begin)  # since then they all had it, if anybody had
-            lacking = [node.name for node in nodes if end >= at and self._lacks(node, held, end)]
+            lacking = [node.name for node in nodes if self._lost(node, at, begin, end)]
             if len(lacking) >= self.plan.copies and (by is None or by in lacking):
                 return True
         return any(
@@ -62,6 +61,13 @@ class Allowance:
             and at <= self._deposed_by(order, by)
             for order in self.promotions
         )
+
+    def _lost(self, node: SimBroker, at: float, begin: float, end: float) -> bool:
+        """Whether this node may have lost, before `end`, what was promised at this time. At `begin`
+        all nodes had it, if any had."""
+        # If the node is not known that delivered it, it may be this one, before it died.
+        left = self._given_at(node.name, at)
+        return end >= left and self._lacks(node, max(left, begin), end)
 
     def lacks(self, name: str, at: float) -> bool:
         """Whether the copy that this node had at this time may be gone from its disk."""

@@ -161,6 +161,21 @@ def test_an_answer_that_was_under_way_when_its_broker_died_was_given_before(
     assert case.kinds() == ([] if allowed else ["I1"])
 
 
+@pytest.mark.parametrize(("up_again_s", "kinds"), [(5.0, []), (-0.001, ["I4"])])
+def test_a_delivery_that_was_under_way_when_its_broker_died_was_seen_before(
+    up_again_s: float, kinds: list[str]
+) -> None:
+    """Nobody was told that the message is stored, so only the reader may know who had it."""
+    case = whole()
+    del case.history.acked[VALUES[2]]
+    case.stored = dict(zip(PLACES[:2], VALUES[:2], strict=True))
+    seen_at = ACKED_AT + 0.1
+    died_at = seen_at - 0.002
+    case.nodes[0].past.losses.append(Span(died_at, died_at))
+    case.nodes[0].past.down.append(Span(died_at, seen_at + up_again_s))
+    assert case.kinds() == kinds
+
+
 def test_a_frozen_process_flushes_nothing() -> None:
     case = lost()
     case.nodes[0].past.idle.append(Span(ACKED_AT + 0.1, ACKED_AT + 20.0))
