@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from saturnmq.protocol.frame import (
     BLANK,
+    BLANK_BYTES,
     BLANK_MAGIC,
     MAGIC_AT,
     MAGIC_V1,
@@ -270,6 +271,8 @@ class LogReader:
                 yield Stretch(offset, view[:end], scan)
             elif len(view) < asked:
                 why = UNREADABLE
+            elif asked < BLANK_BYTES:
+                size, why = _STRETCH, f"{asked} bytes are too few for a frame"
             elif scan.status == ScanStatus.MORE:
                 size = size_of(view)
                 if asked < size <= border - offset:

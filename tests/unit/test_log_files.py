@@ -310,6 +310,15 @@ def test_a_gap_reaches_to_the_next_frame(places, stretches, gap) -> None:
     assert (reader.end, reader.stopped_by) == (2300, NOTHING)
 
 
+@pytest.mark.parametrize("limit", [301, 303, 304, 307, 308, 320])
+def test_a_limit_within_a_frame_ends_the_log_before_it(limit: int) -> None:
+    """As a checkpoint with a wrong mark may say."""
+    reader = LogReader(files_of(*three_segments()), limit=limit)
+    stretches, gaps = read(reader, 100)
+    assert stretches == [(100, 300)]
+    assert [gap[:2] for gap in gaps] == [(300, limit)]
+
+
 @pytest.mark.parametrize("limit", [500, 700, 999, 1000])
 def test_a_gap_ends_at_the_limit(limit: int) -> None:
     """The next frame may lie behind it: frames of a log that ends at 500 are damaged, and behind
