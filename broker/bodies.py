@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from saturnmq.broker.tables.request_modes import RequestMode, request_modes
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.header_fields import INT32_MIN
 from saturnmq.protocol.message import MessageQueue
@@ -244,7 +245,39 @@ def group_settings(data: Mapping[str, Any]) -> dict[str, Any]:
     for name, (least, most) in _NUMBERS.items():
         if name in settings:
             settings[name] = checked.as_integer(settings[name], name, least, most)
+    request_modes(settings)
     return settings
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentQuestion:
+    """QUERY_ASSIGNMENT 400."""
+
+    group: str
+    topic: str
+    client_id: str
+    strategy: str
+    message_model: str
+
+
+@_refusing
+def assignment_question(request: Command) -> AssignmentQuestion:
+    body = document(request)
+    return AssignmentQuestion(
+        checked.text(body, "consumerGroup"),
+        checked.text(body, "topic"),
+        checked.text(body, "clientId"),
+        checked.text(body, "strategyName", "AVG"),
+        checked.text(body, "messageModel", "CLUSTERING"),
+    )
+
+
+@_refusing
+def request_mode(request: Command) -> tuple[str, str, RequestMode]:
+    """SET_MESSAGE_REQUEST_MODE 401: group, topic and mode."""
+    body = document(request)
+    group, topic = checked.text(body, "consumerGroup"), checked.text(body, "topic")
+    return group, topic, RequestMode.from_json(body)
 
 
 @_refusing

@@ -128,6 +128,8 @@ class Broker:
         messaging.delays.validate()
         messaging.timers.validate()
         messaging.pulls.held.validate()
+        messaging.pops.held.validate()
+        messaging.popping.validate()
         messaging.sinks.validate()
         messaging.staging.validate()
         messaging.half_log.validate()
@@ -265,6 +267,7 @@ class Broker:
         if self._parts is not None and not self._closed:
             self._parts.messaging.members.closed(endpoint)
             self._parts.messaging.pulls.closed(endpoint)
+            self._parts.messaging.pops.closed(endpoint)
 
     def _dispatch(self, endpoint: Endpoint, request: Command) -> None:
         ground, parts = self._ground, self._parts

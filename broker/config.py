@@ -129,6 +129,11 @@ class BrokerConfig:
     """The sends that may wait for their acknowledgement; one more is refused."""
     max_held_pulls: int = setting("maxHeldPulls", 100_000, rocketmq=OURS)
     """The pulls that may wait for messages; then connections share the places."""
+    max_held_pops: int = setting("maxPopPollingSize", 100_000)
+    """The pops that may wait for messages; then connections share the places."""
+    max_popped_messages: int = setting("maxPoppedMessages", 1_000_000, rocketmq=OURS)
+    """The popped messages that may be open (not acknowledged) at once, over all groups. Beyond that
+    only messages whose time is over are given out."""
     memory_budget_bytes: int = setting(
         "memoryBudgetBytes", Limits.memory_bytes, MEMORY_MIN, INT64_MAX, rocketmq=OURS
     )

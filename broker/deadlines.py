@@ -7,6 +7,7 @@ from saturnmq.broker.commit.flush import FlushService
 from saturnmq.broker.context import Context
 from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.pop import PopRequests
 from saturnmq.broker.handlers.pull import PullService
 from saturnmq.broker.replication.executor import Executor
 
@@ -24,6 +25,7 @@ class Deadlines:
         disk_failure: DiskFailure,
         executor: Executor,
         pulls: PullService,
+        pops: PopRequests,
         members: MembershipService,
         staging: StagingService,
     ) -> None:
@@ -32,6 +34,7 @@ class Deadlines:
         self._disk_failure = disk_failure
         self._executor = executor
         self._pulls = pulls
+        self._pops = pops
         self._members = members
         self._staging = staging
 
@@ -47,6 +50,7 @@ class Deadlines:
             c.ledger.expire(now, self._stored())
             c.ledger.count()
             self._pulls.expire(now)
+            self._pops.expire(now)
             c.connections.expire(now)
             if now >= next_sample:
                 next_sample = now + SAMPLE_S

@@ -8,7 +8,7 @@ made later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,10 @@ from saturnmq.broker.exactly_once.stages import Stages
 from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.groundwork import Groundwork
 from saturnmq.broker.handlers.admin import AdminService
+from saturnmq.broker.handlers.assignment import AssignmentRequests
 from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.pop import PopRequests
+from saturnmq.broker.handlers.pop_acks import PopAcknowledgements
 from saturnmq.broker.handlers.pull import PullService
 from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.handlers.ranges import RangeService
@@ -35,6 +38,7 @@ from saturnmq.broker.handlers.replies import ReplyService
 from saturnmq.broker.handlers.requests import Handler, Services, handlers
 from saturnmq.broker.handlers.retry import RetryService
 from saturnmq.broker.handlers.send import SendService
+from saturnmq.broker.pop.service import PopService
 from saturnmq.broker.registration import Registrar
 from saturnmq.broker.replication.elector import Ballot, ElectionService, SavedMemory
 from saturnmq.broker.replication.executor import Doors, Executor
@@ -77,6 +81,9 @@ class MessagingParts:
     replies: ReplyService
     retries: RetryService
     pulls: PullService
+    popping: PopService
+    pops: PopRequests
+    pop_acks: PopAcknowledgements
     members: MembershipService
     delays: DelayService
     timers: TimerService
@@ -88,6 +95,7 @@ class MessagingParts:
     half_log: HalfLog
     ends: EndService
     check_backs: CheckBackService
+    wake_readers: Callable[[], None]  # all that wait for messages
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,7 @@ def build_parts(ground: Groundwork, supervisor: Supervisor, ballot: Ballot | Non
         disk_failure=ground.disk_failure,
         executor=replication.executor,
         pulls=messaging.pulls,
+        pops=messaging.pops,
         members=messaging.members,
         staging=messaging.staging,
     )
@@ -171,6 +180,14 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
     half_log = HalfLog(c, advancer.wake, advancer.catch_up)
     timers = TimerService(c, ground.disk, gate, advancer.wake)
     schedule = TimerSchedule(c, timers.clock, timers.window_ms)
+    popping = PopService(c, copies, advancer.wake)
+    pops = PopRequests(c, popping, admission, acknowledgement)
+    pop_acks = PopAcknowledgements(c, popping, admission, acknowledgement)
+
+    def wake_readers() -> None:
+        pulls.wake_all()
+        pops.wake_all()
+
     sinks = SinkTable(c.store, durability.retention.now_ms)
     stages = Stages(
         ground.disk,
@@ -185,6 +202,9 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
         ReplyService(c, admission, on_append=advancer.wake),
         RetryService(c, copies, acknowledgement),
         pulls,
+        popping,
+        pops,
+        pop_acks,
         MembershipService(c),
         DelayService(c, copies),
         timers,
@@ -206,11 +226,12 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
             c,
             save=ground.persistence.save,
             checkpoint=durability.upkeep.checkpoint,
-            wake_pulls=pulls.wake_all,
+            wake_pulls=wake_readers,
         ),
         half_log,
         EndService(c, admission, acknowledgement, half_log),
         CheckBackService(c, half_log),
+        wake_readers,
     )
 
 
@@ -247,6 +268,7 @@ def _replication(
         timers=timers,
         staging=messaging.staging,
         check_backs=messaging.check_backs,
+        pops=messaging.popping,
     )
     doors = _doors(ground, table_sync, rewriter, duties)
     executor = Executor(c, master, slave, registrar, mending, doors)
@@ -348,7 +370,8 @@ def _handlers(
         ha_status=ha_status,
         flush_behind_ms=durability.flush.behind_ms,
         request_cleaning=durability.cleaning.request,
-        wake_pulls=messaging.pulls.wake_all,
+        wake_pulls=messaging.wake_readers,
+        forget_pops=messaging.popping.forget_group,
         save=ground.persistence.save,
         deletion=messaging.deletion,
         copy_tables=replication.table_sync.copy_now,
@@ -358,6 +381,9 @@ def _handlers(
         messaging.sends,
         messaging.replies,
         messaging.pulls,
+        messaging.pops,
+        messaging.pop_acks,
+        AssignmentRequests(c, replication.registrar.route, ground.persistence.save),
         messaging.retries,
         messaging.recalls,
         QueryService(c),
@@ -422,13 +448,14 @@ def _connect_advancer(ground: Groundwork, parts: Parts) -> None:
         replication.table_sync.arrived,
         messaging.sinks.arrived,
         pulls.arrived,
+        messaging.pops.arrived,
         lambda _, arrivals: messaging.delays.arrived(arrivals),
         lambda _, arrivals: messaging.half_log.arrived(arrivals),
         lambda _, arrivals: messaging.timers.arrived(arrivals),
         count_arrivals,
     ]
-    advancer.on_visible += [pulls.wake, messaging.timers.visible_rose]
-    advancer.is_awaited = lambda: len(pulls.held) > 0
+    advancer.on_visible += [pulls.wake, messaging.timers.visible_rose, messaging.pops.wake]
+    advancer.is_awaited = lambda: len(pulls.held) + len(messaging.pops.held) > 0
 
 
 def _connect_context(ground: Groundwork, parts: Parts) -> None:

@@ -38,6 +38,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.signing import KEY, UNSIGNED_WORDS, VARIABLE, NodeAnswer, ask_signed
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import ForeignGroup, MalformedFrame, SaturnError, error_for
@@ -127,6 +128,22 @@ class Registrar:
             event.set()
         if asked:
             await asyncio.wait(asked, timeout=timeout_s)
+
+    async def route(self, topic: str, timeout_s: float) -> TopicRoute | None:
+        """The route of a topic at the first nameserver that tells it. None: no nameserver does, or
+        none is configured."""
+        ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
+        for endpoint in list(self._endpoints.values()):
+            if endpoint.closed:
+                continue
+            request = Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
+            try:
+                reply = await endpoint.request(request, timeout_s)
+                if not reply.code:
+                    return TopicRoute.from_json(checked.document(bytes(reply.body)))
+            except SaturnError as error:
+                log.info("a nameserver does not tell the route of %s: %s", topic, error)
+        return None
 
     async def members(self, timeout_s: float) -> frozenset[str]:
         """The other addresses under this broker's name, as the nameservers that answer have them

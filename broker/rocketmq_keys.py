@@ -62,7 +62,9 @@ REFUSED: dict[str, dict[str, str]] = {
     "this version exports no metrics; mqadmin's brokerStatus shows its figures": {
         "metricsExporterType": "DISABLE"
     },
-    "messages are pulled, never popped, in this version": {"defaultMessageRequestMode": "PULL"},
+    "a group pops in this version if it asks for it: saturnmq group mode": {
+        "defaultMessageRequestMode": "PULL"
+    },
     "this version serves every consumer that its group allows": {
         "disableConsumeIfConsumerReadSlowly": "false",
         "rejectPullConsumerEnable": "false",
@@ -86,12 +88,12 @@ REFUSED: dict[str, dict[str, str]] = {
 
 # Why it has no effect -> the keys.
 _WITHOUT_EFFECT = {
-    "messages are not popped in this version; a request to is answered with an error": """
+    "popped messages stay in their queues, and a table in memory knows their times": """
         appendAckAsync appendCkAsync clearRetryTopicWhenDeleteTopic defaultPopShareQueueNum
         enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
         enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
         enableRetryTopicV2 enableSkipLongAwaitingAck initPopOffsetByCheckMsgInMem
-        loadBalancePollNameServerInterval maxPopPollingSize popCkMaxBufferSize
+        loadBalancePollNameServerInterval popCkMaxBufferSize
         popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut
         popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
         popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority

@@ -1,4 +1,4 @@
-"""The synchronous PushConsumer, PullConsumer and Admin.
+"""The synchronous PushConsumer, PullConsumer, SimpleConsumer and Admin.
 
 Written by tools/blocking_faces.py from the asynchronous classes; do not edit. Change those, and
 run it again: `make lint` checks that this file is what it writes.
@@ -29,7 +29,7 @@ from saturnmq.client.admin.message_finding import RESULTS
 from saturnmq.client.admin.promotion import Promotion
 from saturnmq.client.admin.replicas import Replica
 from saturnmq.client.blocking import Facade
-from saturnmq.client.consumer import pull_consumer, push_consumer
+from saturnmq.client.consumer import pull_consumer, push_consumer, simple_consumer
 from saturnmq.client.consumer.listening import Listener, OneListener
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S
 from saturnmq.client.consumer.process_queue import FlowLimits
@@ -39,7 +39,7 @@ from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.subscription import Expression
 
-__all__ = ["Admin", "PullConsumer", "PushConsumer"]
+__all__ = ["Admin", "PullConsumer", "PushConsumer", "SimpleConsumer"]
 
 
 class PushConsumer(Facade[push_consumer.PushConsumer]):
@@ -338,6 +338,105 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     def position(self, queue: MessageQueue) -> int | None:
         """The offset of the next message that poll() gives of `queue`."""
         return self._call(lambda: self._target.position(queue))
+
+
+class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
+    """A member of a group that receives messages for a time, and acknowledges each.
+
+        consumer = SimpleConsumer("workers", "127.0.0.1:9876")
+        consumer.subscribe("orders")
+        for message in consumer.receive(invisible_s=60):
+            work(message)
+            consumer.ack(message)
+
+    While a message is invisible, no other member gets it. A message that is not acknowledged in its
+    time comes again, to any member, with one more in `reconsume_times`; after the last attempt it
+    is a dead letter of the group.
+
+    A call returns when what it asks for is done. Any thread may call, but for the client's own:
+    in an `async` listener and in `on_error` use saturnmq.aio.
+    """
+
+    @property
+    def group(self) -> str:
+        """The consumer group."""
+        return self._target.group
+
+    @property
+    def ordered(self) -> bool:
+        """Whether a queue waits until its messages before are acknowledged."""
+        return self._target.ordered
+
+    def __init__(
+        self,
+        group: str,
+        nameservers: str | Sequence[str] = (),
+        *,
+        from_beginning: bool = False,
+        ordered: bool = False,
+        verify_crc: bool = True,
+        client_id: str | None = None,
+        on_error: ErrorListener | None = None,
+    ) -> None:
+        """nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        from_beginning: a group that never read a queue begins with its first message, otherwise at
+            the end; a queue that still has its very first message is read from there in any case
+        ordered: of each queue messages are out once at a time; the next ones come when all are
+            acknowledged, or their time is over
+        verify_crc: check every message's CRC-32 of its body
+        client_id: the name of this client among the members of its group; unique by default
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
+        """
+        super().__init__(
+            lambda runtime: simple_consumer.SimpleConsumer(
+                group,
+                nameservers,
+                from_beginning=from_beginning,
+                ordered=ordered,
+                verify_crc=verify_crc,
+                client_id=client_id,
+                on_error=on_error,
+                runtime=runtime,
+            )
+        )
+
+    def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Receive messages of this topic; before start(). `expression`: `*`, tags joined by `||`,
+        or a condition over properties, `Sql("price > 3")`.
+        """
+        self._call(lambda: self._target.subscribe(topic, expression))
+
+    def start(self) -> Self:
+        """Connects and joins the group."""
+        return super().start()
+
+    def close(self) -> None:
+        """Leaves the group. Messages that are not acknowledged come to other members when their
+        time is over.
+        """
+        return super().close()
+
+    def receive(
+        self, max_messages: int = 16, invisible_s: float = 30.0, wait_s: float = 15.0
+    ) -> list[ReceivedMessage]:
+        """Up to `max_messages` (32 at most), invisible to other members for `invisible_s` seconds;
+        waits up to `wait_s` for the first; empty if none came. An error of the brokers is raised
+        if none of them could be asked.
+        """
+        return self._wait(self._target.receive(max_messages, invisible_s, wait_s))
+
+    def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
+        """Say that messages are done with. NoMessage: one of them is not, because its time is over,
+        or it was acknowledged before; the others are.
+        """
+        self._wait(self._target.ack(messages))
+
+    def change_invisible_duration(self, message: ReceivedMessage, invisible_s: float) -> None:
+        """Let the invisible time of a message begin anew, with this length: longer to go on working
+        on it, or shorter to give it back. NoMessage: its time is over, or it was acknowledged.
+        """
+        self._wait(self._target.change_invisible_duration(message, invisible_s))
 
 
 class Admin(Facade[admin.Admin]):

@@ -213,6 +213,18 @@ def crc_property_of(frame_crc: int) -> bytes:
     return CRC_PREFIX + f"{frame_crc:010d}"[::-1].encode() + b"\x02"
 
 
+def with_reconsume_times(frame: bytes | bytearray | memoryview, times: int) -> bytes:
+    """A copy of a whole frame with another reconsumeTimes, and its frame CRC, if it has one."""
+    copy = bytearray(frame)
+    sys_flag = int.from_bytes(copy[SYS_FLAG_AT : SYS_FLAG_AT + 4], "big")
+    hosts = sum(20 if sys_flag & bit else 8 for bit in (BORN_HOST_V6, STORE_HOST_V6))
+    at = HEAD.size + hosts + 8
+    copy[at : at + 4] = times.to_bytes(4, "big")
+    if copy[-CRC_PROPERTY_BYTES:].startswith(CRC_PREFIX):
+        copy[-CRC_PROPERTY_BYTES:] = crc_property_of(crc32(memoryview(copy)[:-CRC_PROPERTY_BYTES]))
+    return bytes(copy)
+
+
 def encode_frame(
     *,
     physical_offset: int,

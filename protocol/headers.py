@@ -28,12 +28,11 @@ from .header_fields import (
     number,
     text,
 )
+from .pop_headers import EXPRESSION_MAX, EXPRESSION_TYPE_MAX, POP_HEADERS
 from .route import QUEUES_MAX
 
 TIME_MAX = 253_402_300_799_999  # ms since 1970: the end of the year 9999
 EPOCH_BEGIN = 1 << 62  # a sink's epochs and partitions are below
-EXPRESSION_TYPE_MAX = 32  # characters
-EXPRESSION_MAX = 1 << 16  # characters; of a condition less (sql92.py)
 ATTEMPT_MAX = 64  # bytes of the name of an attempt
 ADDRESSES_MAX = 1 << 20  # characters of a list of addresses
 
@@ -409,6 +408,7 @@ class SinkStateHeader(SinkHeader):
 
 _C = RequestCode
 HEADERS: dict[RequestCode, type[Header]] = {
+    **POP_HEADERS,
     _C.SEND_MESSAGE: SendHeader,
     _C.SEND_MESSAGE_V2: SendHeader,
     _C.SEND_REPLY_MESSAGE: ReplyHeader,
@@ -452,7 +452,6 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: CopyTableHeader,
     _C.GET_ALL_CONSUMER_OFFSET: CopyTableHeader,
     _C.GET_ALL_DELAY_OFFSET: CopyTableHeader,
-    _C.GET_ALL_MESSAGE_REQUEST_MODE: NoFieldsHeader,
     _C.GET_TIMER_CHECK_POINT: NoFieldsHeader,
     _C.GET_TIMER_METRICS: NoFieldsHeader,
     _C.GET_BROKER_HA_STATUS: NoFieldsHeader,

@@ -18,6 +18,7 @@ GROUP_BYTES_MAX = 120
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"  # records of pop: broker/pop/records.py
 
 AUTO_CREATE_TOPIC = "TBW102"  # the template of automatically created topics
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

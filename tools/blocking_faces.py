@@ -3,9 +3,9 @@
     python tools/blocking_faces.py           # write it
     python tools/blocking_faces.py --check   # status 1 if it is not what this would write
 
-Each class is the asynchronous one (client/consumer/push_consumer.py,
-client/consumer/pull_consumer.py, client/admin/admin.py) with the same constructor, methods,
-properties and docstrings, over the `Facade` of client/blocking.py. It reads sources only, so it
+Each class is the asynchronous one (push_consumer.py, pull_consumer.py and simple_consumer.py of
+client/consumer/, client/admin/admin.py) with the same constructor, methods, properties and
+docstrings, over the `Facade` of client/blocking.py. It reads sources only, so it
 works on a tree that cannot be imported. What it leaves out:
 
 - names that begin with `_`, and attributes that the class body does not annotate
@@ -29,6 +29,7 @@ WRITTEN = "client/blocking_faces.py"
 FACES = {
     "PushConsumer": "consumer.push_consumer",
     "PullConsumer": "consumer.pull_consumer",
+    "SimpleConsumer": "consumer.simple_consumer",
     "Admin": "admin.admin",
 }
 CALLED_BY_US = {
@@ -38,7 +39,7 @@ CALLED_BY_US = {
 INTERNAL_PARAMETERS = ("core", "runtime", "files")
 LIFE = ("start", "close")  # the Facade has them; a face adds what the asynchronous class says
 
-HEADER = '''"""The synchronous PushConsumer, PullConsumer and Admin.
+HEADER = '''"""The synchronous PushConsumer, PullConsumer, SimpleConsumer and Admin.
 
 Written by tools/blocking_faces.py from the asynchronous classes; do not edit. Change those, and
 run it again: `make lint` checks that this file is what it writes.

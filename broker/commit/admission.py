@@ -10,7 +10,7 @@ from __future__ import annotations
 from saturnmq.broker.context import Context, check_permission
 from saturnmq.broker.tables.topics import WRITE, Topic
 from saturnmq.protocol.ids import encode_address
-from saturnmq.protocol.topics import NOT_SENDABLE, RETRY_PREFIX, check_topic
+from saturnmq.protocol.topics import NOT_SENDABLE, RETRY_PREFIX, REVIVE_PREFIX, check_topic
 from saturnmq.runtime.errors import (
     GroupNotExist,
     InSyncReplicasNotEnough,
@@ -58,7 +58,7 @@ class Admission:
             check_topic(name)
         if topic is not None and topic.order:
             check_permission(c, WRITE, "sending")
-        if name in NOT_SENDABLE:
+        if name in NOT_SENDABLE or name.startswith(REVIVE_PREFIX):
             raise NoPermission(f"topic {name} is written by the broker only")
         if topic is None:
             topic = self._create(name, default_topic, default_queues)

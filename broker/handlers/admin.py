@@ -53,6 +53,7 @@ class AdminService:
         flush_behind_ms: Callable[[], int],
         request_cleaning: Callable[[], None],
         wake_pulls: Callable[[], None],
+        forget_pops: Callable[[str], None],
         save: Callable[[Saveable], Awaitable[None]],
         deletion: Deletion,
         copy_tables: Callable[[], Awaitable[None]],
@@ -75,6 +76,7 @@ class AdminService:
         self._flush_behind_ms = flush_behind_ms
         self._request_cleaning = request_cleaning
         self._wake_pulls = wake_pulls
+        self._forget_pops = forget_pops
         self._save = save
         self._deletion = deletion
         self._copy_tables = copy_tables
@@ -235,6 +237,11 @@ class AdminService:
     ) -> None:
         self._writable()
         group = SubscriptionGroup(*bodies.group(request))
+        before = self._groups.get(group.name)
+        if before is not None:  # RocketMQ's settings do not have them
+            for topic, mode in before.request_modes.items():
+                if topic not in group.request_modes:
+                    group = group.with_request_mode(topic, mode)
         self._groups.make_room(group)
         self._groups.put(group)
         self._answer_behind(endpoint, request, self._saved(self._groups))
@@ -245,6 +252,7 @@ class AdminService:
         self._writable()
         name = header.group
         self._groups.delete(name)
+        self._forget_pops(name)
         deletion = self._deletion.delete([retry_topic(name), dlq_topic(name)])
 
         async def delete() -> None:
@@ -455,12 +463,6 @@ class AdminService:
         ext["saturnLogEnd"] = str(self._store.watermarks.appended)
         body = fastjson.dumps(self._delays.snapshot())
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
-
-    def on_request_modes(
-        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
-    ) -> None:
-        body = fastjson.dumps({"messageRequestModeMap": {}})
-        answer(endpoint, request, request.reply(0, body=body))
 
     def on_timer_check_point(
         self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader

@@ -1,4 +1,4 @@
-"""Pulls that wait for messages, by queue, by deadline and by connection.
+"""Pulls, and pops, that wait for messages, by queue, by deadline and by connection.
 
 The pulls of a queue, a deadline or a connection are found without looking at the others, so a
 hundred thousand pulls of one client cost other clients nothing: they end with their connection, and
@@ -14,7 +14,7 @@ import heapq
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.protocol import headers
@@ -52,18 +52,33 @@ class HeldPull:
         return PULL_BYTES + len(self.header.subscription or "")
 
 
-Waiting = dict[HeldPull, None]
+class HeldRequest(Protocol):
+    """A request that waits for messages of a queue, or of whatever is named in its place."""
+
+    endpoint: Endpoint
+    request: Command
+    done: bool
+    due: int  # in grains
+
+    @property
+    def queue(self) -> tuple[str, int | str]: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+R = TypeVar("R", bound=HeldRequest)
 K = TypeVar("K", bound=Hashable)
 
 
-class HeldPulls:
-    """The held pulls of one broker."""
+class HeldPulls(Generic[R]):
+    """The held requests of one kind of one broker."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.by_queue: dict[tuple[str, int], Waiting] = {}
-        self._by_endpoint: dict[Endpoint, Waiting] = {}
-        self._by_time: dict[int, Waiting] = {}
+        self.by_queue: dict[tuple[str, int | str], dict[R, None]] = {}
+        self._by_endpoint: dict[Endpoint, dict[R, None]] = {}
+        self._by_time: dict[int, dict[R, None]] = {}
         self._times: list[int] = []  # a heap; times without pulls are skipped
         self._count = 0
 
@@ -85,7 +100,7 @@ class HeldPulls:
             assert by_time >= each.keys(), f"who waits for {queue} never ends"
             assert not any(pull.done for pull in each), f"one that was answered waits for {queue}"
 
-    def add(self, pull: HeldPull, deadline: float) -> None:
+    def add(self, pull: R, deadline: float) -> None:
         """Hold a pull. SystemBusy: the budget of its connection has no room."""
         assert not pull.done, f"a pull of {pull.queue} was answered, and is to wait"
         pull.endpoint.budget.take(pull.size, "a pull that waits for messages")
@@ -95,24 +110,24 @@ class HeldPulls:
         self._due(pull, deadline)
         self._count += 1
 
-    def put_back(self, pull: HeldPull) -> None:
+    def put_back(self, pull: R) -> None:
         """Hold a pull of `take_queue` again."""
         assert not pull.done, f"a pull of {pull.queue} was answered, and waits on"
         self.by_queue.setdefault(pull.queue, {})[pull] = None
 
-    def move_up(self, pull: HeldPull, deadline: float) -> None:
+    def move_up(self, pull: R, deadline: float) -> None:
         """Move its deadline up, if it was later."""
         if ceil(deadline / GRAIN_S) < pull.due:
             _remove(self._by_time, pull.due, pull)
             self._due(pull, deadline)
 
-    def _due(self, pull: HeldPull, deadline: float) -> None:
+    def _due(self, pull: R, deadline: float) -> None:
         due = pull.due = ceil(deadline / GRAIN_S)
         if due not in self._by_time:
             heapq.heappush(self._times, due)
         self._by_time.setdefault(due, {})[pull] = None
 
-    def forget(self, pull: HeldPull) -> None:
+    def forget(self, pull: R) -> None:
         """Forget a pull that was answered, or whose connection is gone."""
         if pull.done:
             return
@@ -125,15 +140,15 @@ class HeldPulls:
         if not pull.endpoint.closed:
             pull.endpoint.budget.give_back(pull.size)
 
-    def take_queue(self, queue: tuple[str, int]) -> Waiting | None:
+    def take_queue(self, queue: tuple[str, int | str]) -> dict[R, None] | None:
         """Take the pulls that wait for a queue; each must be put back or forgotten."""
         return self.by_queue.pop(queue, None)
 
-    def take_all(self) -> Iterator[HeldPull]:
+    def take_all(self) -> Iterator[R]:
         held, self.by_queue = self.by_queue, {}
         return (pull for waiting in held.values() for pull in waiting)
 
-    def take_due(self, now: float) -> HeldPull | None:
+    def take_due(self, now: float) -> R | None:
         """Take and forget a pull whose time is over."""
         while self._times and self._times[0] * GRAIN_S <= now:
             waiting = self._by_time.get(self._times[0])
@@ -145,10 +160,10 @@ class HeldPulls:
             return pull
         return None
 
-    def of(self, endpoint: Endpoint) -> list[HeldPull]:
+    def of(self, endpoint: Endpoint) -> list[R]:
         return list(self._by_endpoint.get(endpoint, ()))
 
-    def to_give_way(self, endpoint: Endpoint) -> HeldPull | None:
+    def to_give_way(self, endpoint: Endpoint) -> R | None:
         """The pull that must end so that this connection gets its place; None if the connection has
         its fair part."""
         mine = self._by_endpoint.get(endpoint, {})
@@ -158,7 +173,7 @@ class HeldPulls:
         return next(iter(most)) if len(most) > len(mine) + 1 else None
 
 
-def _remove(table: dict[K, Waiting], key: K, pull: HeldPull) -> None:
+def _remove(table: dict[K, dict[R, None]], key: K, pull: R) -> None:
     waiting = table.get(key)
     if waiting is not None:
         waiting.pop(pull, None)

@@ -74,7 +74,7 @@ class PullService:
         self._role = context.role
         self._runtime = context.runtime
         self._steps = context.steps
-        self.held = HeldPulls(context.config.max_held_pulls)
+        self.held: HeldPulls[HeldPull] = HeldPulls(context.config.max_held_pulls)
         # Queues with new entries, and the physical offset up to which the entries reach.
         self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
         self._expiring: asyncio.Task[None] | None = None

@@ -8,7 +8,10 @@ from typing import Any
 
 from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.handlers.admin import AdminService
+from saturnmq.broker.handlers.assignment import AssignmentRequests
 from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.pop import PopRequests
+from saturnmq.broker.handlers.pop_acks import PopAcknowledgements
 from saturnmq.broker.handlers.pull import PullService
 from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.handlers.ranges import RangeService
@@ -39,6 +42,9 @@ class Services:
     sends: SendService
     replies: ReplyService
     pulls: PullService
+    pops: PopRequests
+    pop_acks: PopAcknowledgements
+    assignments: AssignmentRequests
     retries: RetryService
     recalls: RecallService
     lookups: QueryService
@@ -64,6 +70,13 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.SEND_BATCHES: s.sends.on_send_batches,
         code.PULL_MESSAGE: s.pulls.on_pull,
         code.LITE_PULL_MESSAGE: s.pulls.on_pull,
+        code.POP_MESSAGE: s.pops.on_pop,
+        code.PEEK_MESSAGE: s.pops.on_peek,
+        code.ACK_MESSAGE: s.pop_acks.on_ack,
+        code.BATCH_ACK_MESSAGE: s.pop_acks.on_batch_ack,
+        code.CHANGE_MESSAGE_INVISIBLETIME: s.pop_acks.on_change,
+        code.NOTIFICATION: s.pops.on_notification,
+        code.POLLING_INFO: s.pops.on_polling_info,
         code.CONSUMER_SEND_MSG_BACK: s.retries.on_send_back,
         code.END_TRANSACTION: s.transactions.on_end,
         code.RECALL_MESSAGE: s.recalls.on_recall,
@@ -99,7 +112,9 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: s.admin.on_all_groups,
         code.GET_ALL_CONSUMER_OFFSET: s.admin.on_all_offsets,
         code.GET_ALL_DELAY_OFFSET: s.admin.on_all_delays,
-        code.GET_ALL_MESSAGE_REQUEST_MODE: s.admin.on_request_modes,
+        code.QUERY_ASSIGNMENT: s.assignments.on_query,
+        code.SET_MESSAGE_REQUEST_MODE: s.assignments.on_set_mode,
+        code.GET_ALL_MESSAGE_REQUEST_MODE: s.assignments.on_modes,
         code.GET_TIMER_CHECK_POINT: s.admin.on_timer_check_point,
         code.GET_TIMER_METRICS: s.admin.on_timer_metrics,
         code.GET_BROKER_HA_STATUS: s.admin.on_ha_status,

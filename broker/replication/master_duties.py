@@ -6,6 +6,7 @@ import asyncio
 
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.exactly_once.staging import StagingService
+from saturnmq.broker.pop.service import PopService
 from saturnmq.broker.replication.table_sync import TableSync
 from saturnmq.broker.timer.service import TimerService
 from saturnmq.broker.transactions.check_back import CheckBackService
@@ -22,6 +23,7 @@ class MasterDuties:
         timers: TimerService,
         staging: StagingService,
         check_backs: CheckBackService,
+        pops: PopService,
     ) -> None:
         self._supervisor = supervisor
         self._table_sync = table_sync
@@ -29,6 +31,7 @@ class MasterDuties:
         self._timers = timers
         self._staging = staging
         self._check_backs = check_backs
+        self._pops = pops
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -43,6 +46,7 @@ class MasterDuties:
             self._tasks = [
                 self._supervisor.keep(self._delays.run, name="delay"),
                 self._supervisor.keep(self._check_backs.run, name="check-back"),
+                self._supervisor.keep(self._pops.run, name="pop"),
             ]
 
     def end(self) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker import bodies
+from saturnmq.broker.tables.request_modes import KEY as MODES
+from saturnmq.broker.tables.request_modes import RequestMode, request_modes
 from saturnmq.broker.tables.table_memory import TableText
 from saturnmq.broker.tables.table_persistence import Document, LazyRows, Versioned, readable
 from saturnmq.protocol import checked, fastjson
@@ -92,6 +94,16 @@ class SubscriptionGroup:
     @property
     def notify_changes(self) -> bool:
         return bool(self.document["notifyConsumerIdsChangedEnable"])
+
+    @property
+    def request_modes(self) -> dict[str, RequestMode]:
+        """How the group reads topics, where that was set."""
+        return request_modes(self.document)
+
+    def with_request_mode(self, topic: str, mode: RequestMode) -> SubscriptionGroup:
+        """The same settings with another mode for a topic."""
+        modes = {**self.document.get(MODES, {}), topic: mode.to_json()}
+        return SubscriptionGroup(self.name, {**self.document, MODES: modes})
 
 
 class GroupTable(Versioned):

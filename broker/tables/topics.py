@@ -39,6 +39,7 @@ from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.protocol.topics import (
     AUTO_CREATE_TOPIC,
     GROUPS_TOPIC,
+    REVIVE_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
     reply_topic,
@@ -118,7 +119,7 @@ def system_topics(
         Topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
         Topic("RMQ_SYS_TRANS_OP_HALF_TOPIC", 1, 1),
         Topic(TIMER_TOPIC, 1, 1),
-        Topic(f"rmq_sys_REVIVE_LOG_{cluster}", 8, 8),
+        Topic(REVIVE_PREFIX + cluster, 8, 8),
         Topic("SELF_TEST_TOPIC", 1, 1),
         Topic("OFFSET_MOVED_EVENT", 1, 1),
         Topic("BenchmarkTest", 1024, 1024),

@@ -21,27 +21,11 @@ from collections.abc import Callable, Sequence
 from hashlib import md5
 
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.sharing import average, average_by_circle
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 
 VIRTUAL_NODES = 10
-
-
-def average(me: str, queues: Sequence[MessageQueue], clients: Sequence[str]) -> list[MessageQueue]:
-    """Contiguous shares that differ by at most one queue."""
-    if me not in clients:
-        return []
-    index = clients.index(me)
-    size, larger = divmod(len(queues), len(clients))
-    start = index * size + min(index, larger)
-    return list(queues[start : start + size + (1 if index < larger else 0)])
-
-
-def average_by_circle(
-    me: str, queues: Sequence[MessageQueue], clients: Sequence[str]
-) -> list[MessageQueue]:
-    """Deals the queues like cards: one each, round after round."""
-    return list(queues[clients.index(me) :: len(clients)]) if me in clients else []
 
 
 def consistent_hash(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from saturnmq.client.blocking_faces import Admin as Admin
     from saturnmq.client.blocking_faces import PullConsumer as PullConsumer
     from saturnmq.client.blocking_faces import PushConsumer as PushConsumer
+    from saturnmq.client.blocking_faces import SimpleConsumer as SimpleConsumer
     from saturnmq.client.blocking_transactions import Transaction as Transaction
     from saturnmq.client.blocking_transactions import TransactionProducer as TransactionProducer
     from saturnmq.client.consumer.results import ConsumeResult as ConsumeResult
@@ -43,6 +44,7 @@ _HOMES = {
     "SendHandle": "saturnmq.client.producer.batch",
     "SendResult": "saturnmq.client.producer.batch",
     "SendStatus": "saturnmq.client.producer.results",
+    "SimpleConsumer": "saturnmq.client.blocking_faces",
     "Sql": "saturnmq.protocol.sql92",
     "Transaction": "saturnmq.client.blocking_transactions",
     "TransactionProducer": "saturnmq.client.blocking_transactions",

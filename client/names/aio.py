@@ -4,6 +4,7 @@ from saturnmq.client.admin.admin import Admin
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.consumer.results import ConsumeResult
+from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.client.producer.batch import SendHandle, SendResult
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import SendStatus
@@ -29,6 +30,7 @@ __all__ = [
     "SendHandle",
     "SendResult",
     "SendStatus",
+    "SimpleConsumer",
     "Sql",
     "Transaction",
     "TransactionProducer",

@@ -18,6 +18,7 @@ from saturnmq import (
     SendHandle,
     SendResult,
     SendStatus,
+    SimpleConsumer,
     Sql,
     Transaction,
     TransactionProducer,
@@ -311,6 +312,27 @@ def push_consumers(push: PushConsumer, queue: MessageQueue) -> None:
     push.close(1)  # wrong: PushConsumer.close
 
 
+def simple_consumers(simple: SimpleConsumer, message: ReceivedMessage) -> None:
+    SimpleConsumer("workers", ordered=True)  # right: SimpleConsumer
+    SimpleConsumer("workers", auto_commit=False)  # wrong: SimpleConsumer
+    text(simple.group)  # right: SimpleConsumer.group
+    nothing(simple.group)  # wrong: SimpleConsumer.group
+    number(simple.ordered)  # right: SimpleConsumer.ordered
+    nothing(simple.ordered)  # wrong: SimpleConsumer.ordered
+    simple.subscribe("orders", "new || changed")  # right: SimpleConsumer.subscribe
+    simple.subscribe("orders", 3)  # wrong: SimpleConsumer.subscribe
+    simple.start()  # right: SimpleConsumer.start
+    simple.start(1)  # wrong: SimpleConsumer.start
+    many(simple.receive(8, invisible_s=60))  # right: SimpleConsumer.receive
+    simple.receive("8")  # wrong: SimpleConsumer.receive
+    simple.ack(message)  # right: SimpleConsumer.ack
+    simple.ack("id")  # wrong: SimpleConsumer.ack
+    simple.change_invisible_duration(message, 5)  # right: SimpleConsumer.change_invisible_duration
+    simple.change_invisible_duration(message)  # wrong: SimpleConsumer.change_invisible_duration
+    simple.close()  # right: SimpleConsumer.close
+    simple.close(1)  # wrong: SimpleConsumer.close
+
+
 def pull_consumers(pull: PullConsumer, queue: MessageQueue) -> None:
     PullConsumer("readers", consume_from=0, auto_commit=False)  # right: PullConsumer
     PullConsumer("readers", listener=many)  # wrong: PullConsumer
@@ -560,6 +582,27 @@ async def aio_pull_consumers(pull: aio.PullConsumer, queue: MessageQueue) -> Non
     pull.position("orders")  # wrong: aio.PullConsumer.position
     await pull.close()  # right: aio.PullConsumer.close
     await pull.close(1)  # wrong: aio.PullConsumer.close
+
+
+async def aio_simple_consumers(simple: aio.SimpleConsumer, message: ReceivedMessage) -> None:
+    aio.SimpleConsumer("workers", ordered=True)  # right: aio.SimpleConsumer
+    aio.SimpleConsumer("workers", auto_commit=False)  # wrong: aio.SimpleConsumer
+    text(simple.group)  # right: aio.SimpleConsumer.group
+    nothing(simple.group)  # wrong: aio.SimpleConsumer.group
+    number(simple.ordered)  # right: aio.SimpleConsumer.ordered
+    nothing(simple.ordered)  # wrong: aio.SimpleConsumer.ordered
+    simple.subscribe("orders", "new || changed")  # right: aio.SimpleConsumer.subscribe
+    simple.subscribe("orders", 3)  # wrong: aio.SimpleConsumer.subscribe
+    await simple.start()  # right: aio.SimpleConsumer.start
+    await simple.start(1)  # wrong: aio.SimpleConsumer.start
+    many(await simple.receive(8, invisible_s=60))  # right: aio.SimpleConsumer.receive
+    await simple.receive("8")  # wrong: aio.SimpleConsumer.receive
+    await simple.ack(message)  # right: aio.SimpleConsumer.ack
+    await simple.ack("id")  # wrong: aio.SimpleConsumer.ack
+    await simple.change_invisible_duration(message, 5)  # right: aio.SimpleConsumer.change_invisible_duration
+    await simple.change_invisible_duration(message)  # wrong: aio.SimpleConsumer.change_invisible_duration
+    await simple.close()  # right: aio.SimpleConsumer.close
+    await simple.close(1)  # wrong: aio.SimpleConsumer.close
 
 
 async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:

@@ -48,7 +48,7 @@ USED_ELSEWHERE = {
     "pipeline/columns.py": {"on_request"},
     # errors are made from their wire code
     "runtime/errors.py": {
-        "FlushSlaveTimeout", "GoAway", "NoMessage", "PullNotFound", "PullOffsetMoved",
+        "FlushSlaveTimeout", "GoAway", "PullNotFound", "PullOffsetMoved",
         "PullRetryImmediately", "SlaveNotAvailable", "TopicExistAlready",
         "VersionNotSupported",
     },

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from saturnmq.client.consumer.membership import Membership
-from saturnmq.client.consumer.rebalance import average
 from saturnmq.client.consumer.starting import Baseline
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.sharing import average
 from saturnmq.runtime.errors import ConnectionLost, TopicNotExist
 
 T0, T1, T2, T3 = (MessageQueue("T", "ab"[n // 2], n % 2) for n in range(4))

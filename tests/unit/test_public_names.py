@@ -28,8 +28,8 @@ USES = ROOT / "tests/data/uses.py"
 
 NAMES = """
     Admin ConsumeResult Message MessageQueue Producer PullConsumer PushConsumer ReceivedMessage
-    SaturnError SendHandle SendResult SendStatus Sql Transaction TransactionProducer
-    TransactionState
+    SaturnError SendHandle SendResult SendStatus SimpleConsumer Sql Transaction
+    TransactionProducer TransactionState
 """
 MEMBERS = {
     "Admin": """
@@ -64,6 +64,9 @@ MEMBERS = {
     "SendHandle": "add_done_callback batch done exception index message_id result",
     "SendResult": "batch index message_id offset_message_id ok queue queue_offset status",
     "SendStatus": "FLUSH_DISK_TIMEOUT FLUSH_SLAVE_TIMEOUT OK SLAVE_NOT_AVAILABLE",
+    "SimpleConsumer": """
+        ack change_invisible_duration close group ordered receive start subscribe
+    """,
     "Sql": "expression matches terms",
     "Transaction": """
         begin commit confirmed end message result rollback state transaction_id
@@ -72,7 +75,14 @@ MEMBERS = {
     "TransactionState": "COMMIT ROLLBACK UNKNOWN",
 }
 ONLY_BLOCKING = {"Producer.send_encoded"}
-WITH_TWO_FACES = ("Admin", "Producer", "PullConsumer", "PushConsumer", "TransactionProducer")
+WITH_TWO_FACES = (
+    "Admin",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "SimpleConsumer",
+    "TransactionProducer",
+)
 MADE_BY_US = {"SendHandle", "SendResult", "Transaction"}
 OURS = {"engine"}  # without a `_`, but for modules of the client
 

@@ -5,8 +5,9 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.client.consumer.rebalance import STRATEGIES, assign, average, sticky, strategy
+from saturnmq.client.consumer.rebalance import STRATEGIES, assign, sticky, strategy
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.sharing import average
 
 
 def queues(count: int) -> list[MessageQueue]:

@@ -17,17 +17,19 @@ PACKAGES = (
 )  # fmt: skip
 # The blocking and the asynchronous class of one name are two faces of one thing.
 TWO_FACES = {
-    "Admin", "Producer", "PullConsumer", "PushConsumer", "Transaction", "TransactionProducer",
+    "Admin", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer", "Transaction",
+    "TransactionProducer",
 }  # fmt: skip
 
 # Where the public classes are written; of two kernels, the reference.
 PUBLIC = {
     "client/admin/admin.py": {"Admin"},
     "client/blocking.py": {"Producer"},
-    "client/blocking_faces.py": {"Admin", "PullConsumer", "PushConsumer"},
+    "client/blocking_faces.py": {"Admin", "PullConsumer", "PushConsumer", "SimpleConsumer"},
     "client/blocking_transactions.py": {"Transaction", "TransactionProducer"},
     "client/consumer/pull_consumer.py": {"PullConsumer"},
     "client/consumer/push_consumer.py": {"PushConsumer"},
+    "client/consumer/simple_consumer.py": {"SimpleConsumer"},
     "client/consumer/results.py": {"ConsumeResult"},
     "client/producer/batch_reference.py": {"SendHandle", "SendResult"},
     "client/producer/producer.py": {"Producer"},
@@ -51,7 +53,7 @@ LONG_MODULES = {
     "broker/replication/election.py": 620,
     "broker/replication/events.py": 540,
     "broker/replication/ha_master.py": 680,
-    "client/blocking_faces.py": 680,
+    "client/blocking_faces.py": 770,
     "client/producer/sending.py": 660,
     "pipeline/arrow_kernel.pyx": 950,
     "cli/launcher.py": 660,

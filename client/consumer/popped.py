@@ -1,0 +1,127 @@
+"""Answers to POP_MESSAGE: messages with their receipt handles (docs/internals/protocol.md 2.10).
+
+The handle of a message is kept in its properties, under POP_CK, as in Java. An answer is checked
+before any message of it is given out: each message must be named in `msgOffsetInfo`, in the order
+of the frames, and each queue in `startOffsetInfo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from saturnmq.protocol import checked, kernels
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.properties import POP_CK
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import RETRY_PREFIX
+from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
+
+WORDS = 8
+QUEUES_MOST = 4096  # named in one answer
+
+
+class Receipt(NamedTuple):
+    """The words of a handle."""
+
+    start: int
+    pop_ms: int
+    invisible_ms: int
+    revive_queue: int
+    kind: int
+    broker: str
+    queue_id: int
+    offset: int
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self))
+
+
+def receipt_of(message: ReceivedMessage) -> Receipt:
+    """InvalidParameter: the message was not received by a SimpleConsumer."""
+    words = message.properties.get(POP_CK, "").split(" ")
+    try:
+        if len(words) != WORDS:
+            raise MalformedFrame(f"it has {len(words)} words")
+        numbers = [checked.as_integer(word, "a word") for word in (*words[:5], *words[6:])]
+    except MalformedFrame as error:
+        raise InvalidParameter(
+            f"message {message.message_id} has no handle ({error}): only a message of receive() "
+            "can be acknowledged"
+        ) from None
+    start, pop_ms, invisible_ms, revive_queue, kind, queue_id, offset = numbers
+    return Receipt(start, pop_ms, invisible_ms, revive_queue, kind, words[5], queue_id, offset)
+
+
+def real_topic(topic: str, group: str, kind: int) -> str:
+    """The topic that a message of this kind is in, if `topic` is read."""
+    return topic if kind == 0 else f"{RETRY_PREFIX}{group}{'+' if kind == 2 else '_'}{topic}"
+
+
+def messages_in(
+    answer: Command, topic: str, group: str, broker: str, *, verify_crc: bool
+) -> list[ReceivedMessage]:
+    """The messages of an answer, with their handles. MalformedFrame: it contradicts itself."""
+    ext = answer.ext
+    pop_ms, invisible_ms = (checked.integer(ext, name) for name in ("popTime", "invisibleTime"))
+    revive_queue = checked.integer(ext, "reviveQid")
+    starts = dict(_starts(ext.get("startOffsetInfo", "")))
+    offsets = dict(_offsets(ext.get("msgOffsetInfo", "")))
+    kinds = {real_topic(topic, group, kind): kind for kind in (0, 1, 2)}
+    found = kernels.decode_frames(answer.body, verify_crc, broker)
+    for message in found:
+        kind = kinds.get(message.topic)
+        if kind is None:
+            raise MalformedFrame(f"a pop of {topic} has a message of {message.topic}")
+        queue = kind, message.queue_id
+        named = offsets.get(queue)
+        if not named or queue not in starts or named.pop(0) != message.queue_offset:
+            raise MalformedFrame(
+                f"a pop of {topic} does not name message {message.queue_offset} of queue "
+                f"{message.queue_id} in its place"
+            )
+        receipt = Receipt(
+            starts[queue],
+            pop_ms,
+            invisible_ms,
+            revive_queue,
+            kind,
+            broker,
+            message.queue_id,
+            message.queue_offset,
+        )
+        message.properties[POP_CK] = str(receipt)
+        message.topic = topic
+    if any(offsets.values()):
+        raise MalformedFrame(f"a pop of {topic} names messages that it does not have")
+    return found
+
+
+def _rows(info: str) -> Iterator[tuple[tuple[int, int], str]]:
+    rows = info.split(";") if info else []
+    if len(rows) > QUEUES_MOST:
+        raise MalformedFrame(f"a pop names {len(rows)} queues, the limit is {QUEUES_MOST}")
+    for row in rows:
+        words = row.split(" ")
+        if len(words) != 3:
+            raise MalformedFrame(f"{row[:60]!r} names no queue of a pop")
+        kind = checked.as_integer(words[0], "a kind", most=2)
+        yield (kind, checked.as_integer(words[1], "a queue")), words[2]
+
+
+def _starts(info: str) -> Iterator[tuple[tuple[int, int], int]]:
+    for queue, word in _rows(info):
+        yield queue, checked.as_integer(word, "a start")
+
+
+def _offsets(info: str) -> Iterator[tuple[tuple[int, int], list[int]]]:
+    for queue, word in _rows(info):
+        yield queue, [checked.as_integer(each, "an offset") for each in word.split(",")]
+
+
+def bits_of(offsets: Sequence[int], start: int) -> bytes:
+    """The bit set of these offsets, as Java's BitSet.toByteArray."""
+    number = 0
+    for offset in offsets:
+        number |= 1 << offset - start
+    return number.to_bytes((number.bit_length() + 7) // 8, "little")

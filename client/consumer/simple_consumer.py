@@ -1,0 +1,423 @@
+"""The async SimpleConsumer: the caller receives messages for a time, and acknowledges each. Loop
+thread only; the synchronous one is written from it (tools/blocking_faces.py).
+
+The brokers keep the group's place (pop consumption, docs/pop.md): there is no rebalance, and
+members share all queues. receive() asks the brokers of the subscribed topics in turn. If none has
+messages, one broker holds the request until messages come; of several brokers each tells when it
+has some (NOTIFICATION), and the first that does is asked again, so nothing is taken that nobody
+waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from saturnmq.client.consumer.consumer_data import heartbeat_entry
+from saturnmq.client.consumer.filter_check import find_brokers
+from saturnmq.client.consumer.popped import (
+    Receipt,
+    bits_of,
+    messages_in,
+    real_topic,
+    receipt_of,
+)
+from saturnmq.client.consumer.starting import Baseline
+from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
+from saturnmq.protocol import checked, fastjson, topics
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.pop_headers import INVISIBLE_MAX_MS
+from saturnmq.protocol.properties import POP_CK
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import (
+    ClientClosed,
+    ConfigError,
+    InvalidParameter,
+    NoMessage,
+    RouteNotFound,
+    SaturnError,
+    SubscriptionParseFailed,
+)
+
+log = logging.getLogger(__name__)
+
+BATCH_MAX = 32  # of one pop
+HOLD_S = 20.0  # a broker holds one request no longer
+ANSWER_MARGIN_S = 3.0
+AGAIN_S = 0.5  # after all brokers failed
+POP_CODES = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.POLLING_FULL,
+    ResponseCode.POLLING_TIMEOUT,
+)
+
+
+class Source(NamedTuple):
+    """A topic at a broker."""
+
+    topic: str
+    broker: str
+
+
+class SimpleConsumer:
+    """A member of a group that receives messages for a time, and acknowledges each.
+
+        consumer = SimpleConsumer("workers", "127.0.0.1:9876")
+        consumer.subscribe("orders")
+        for message in consumer.receive(invisible_s=60):
+            work(message)
+            consumer.ack(message)
+
+    While a message is invisible, no other member gets it. A message that is not acknowledged in its
+    time comes again, to any member, with one more in `reconsume_times`; after the last attempt it
+    is a dead letter of the group.
+    """
+
+    group: str
+    """The consumer group."""
+    ordered: bool
+    """Whether a queue waits until its messages before are acknowledged."""
+
+    def __init__(
+        self,
+        group: str,
+        nameservers: str | Sequence[str] = (),
+        *,
+        from_beginning: bool = False,
+        ordered: bool = False,
+        verify_crc: bool = True,
+        client_id: str | None = None,
+        on_error: ErrorListener | None = None,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        from_beginning: a group that never read a queue begins with its first message, otherwise at
+            the end; a queue that still has its very first message is read from there in any case
+        ordered: of each queue messages are out once at a time; the next ones come when all are
+            acknowledged, or their time is over
+        verify_crc: check every message's CRC-32 of its body
+        client_id: the name of this client among the members of its group; unique by default
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
+        """
+        topics.check_group(group)
+        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
+        if on_error is not None:
+            self.core.on_error(on_error)
+        self.runtime = self.core.runtime
+        self.group = group
+        self.ordered = ordered
+        self._from_beginning = from_beginning
+        self._verify_crc = verify_crc
+        self._subscriptions: dict[str, Subscription] = {}
+        self._turn = 0
+        self._attempts = 0
+        self._started = self._closing = False
+
+    # -- life ---------------------------------------------------------------------------------
+    def subscribe(self, topic: str, expression: Expression = "*") -> None:
+        """Receive messages of this topic; before start(). `expression`: `*`, tags joined by `||`,
+        or a condition over properties, `Sql("price > 3")`."""
+        if self._started:
+            raise ConfigError("subscribe before start()")
+        topics.check_topic(topic)
+        version = self.core.subscription_version()
+        self._subscriptions[topic] = Subscription.parse(topic, expression, version)
+
+    async def start(self) -> None:
+        """Connects and joins the group."""
+        if self._closing:
+            raise ClientClosed("the consumer is closed; make a new one")
+        if self._started:
+            return
+        self._started = True
+        if self._owns_core:
+            await self.core.start()
+        try:
+            await find_brokers(self.core, self.group, self._subscriptions, Baseline())
+        except SubscriptionParseFailed:
+            await self.close()
+            raise
+        self.core.register_consumer(self.group, self)
+        await self.core.heartbeat_now()
+
+    async def close(self) -> None:
+        """Leaves the group. Messages that are not acknowledged come to other members when their
+        time is over."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._started:
+            await self.core.unregister_consumer(self.group)
+        if self._owns_core:
+            await self.core.close()
+
+    async def __aenter__(self) -> SimpleConsumer:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- receiving ----------------------------------------------------------------------------
+    async def receive(
+        self, max_messages: int = 16, invisible_s: float = 30.0, wait_s: float = 15.0
+    ) -> list[ReceivedMessage]:
+        """Up to `max_messages` (32 at most), invisible to other members for `invisible_s` seconds;
+        waits up to `wait_s` for the first; empty if none came. An error of the brokers is raised
+        if none of them could be asked."""
+        self._check_runs()
+        if not 1 <= max_messages <= BATCH_MAX:
+            raise InvalidParameter(f"max_messages {max_messages} must be from 1 to {BATCH_MAX}")
+        invisible_ms = _milliseconds(invisible_s)
+        until = self.runtime.monotonic() + wait_s
+        while True:
+            sources = await self._sources()
+            found = await self._first(sources, max_messages, invisible_ms)
+            left = until - self.runtime.monotonic()
+            if found or left <= 0 or self._closing:
+                return found
+            if len(sources) == 1:
+                hold = min(left, HOLD_S)
+                try:
+                    found = await self._pop(sources[0], max_messages, invisible_ms, hold)
+                except SaturnError as error:
+                    log.info("pop of %s failed, asking again: %s", sources[0], error)
+                    await self.runtime.sleep(min(left, AGAIN_S))
+                if found:
+                    return found
+            else:
+                await self._any(sources, min(left, HOLD_S))
+
+    def _check_runs(self) -> None:
+        if not self._started or self._closing:
+            raise ClientClosed("the consumer is not running: call start() first")
+
+    async def _sources(self) -> list[Source]:
+        """The topics at their brokers, each time beginning with another."""
+        if not self._subscriptions:
+            raise ConfigError("a simple consumer subscribes to a topic before it receives")
+        found: dict[Source, None] = {}
+        for topic in self._subscriptions:
+            await self.core.route(topic)
+            for queue in self.core.subscribe_queues(topic):
+                found[Source(topic, queue.broker_name)] = None
+        if not found:
+            raise RouteNotFound(
+                f"no broker has a queue to read of {', '.join(self._subscriptions)}"
+            )
+        sources = list(found)
+        self._turn = (self._turn + 1) % len(sources)
+        return sources[self._turn :] + sources[: self._turn]
+
+    async def _first(
+        self, sources: Sequence[Source], most: int, invisible_ms: int
+    ) -> list[ReceivedMessage]:
+        """The messages of the first source that has some now."""
+        failed: list[SaturnError] = []
+        for source in sources:
+            try:
+                found = await self._pop(source, most, invisible_ms, 0)
+            except SaturnError as error:
+                log.info("pop of %s failed: %s", source, error)
+                self.core.refresh_soon(source.topic)
+                failed.append(error)
+                continue
+            if found:
+                return found
+        if len(failed) == len(sources):
+            raise failed[0]
+        return []
+
+    async def _pop(
+        self, source: Source, most: int, invisible_ms: int, hold_s: float
+    ) -> list[ReceivedMessage]:
+        subscription = self._subscriptions[source.topic]
+        ext = {
+            "consumerGroup": self.group,
+            "topic": source.topic,
+            "queueId": "-1",
+            "maxMsgNums": str(most),
+            "invisibleTime": str(invisible_ms),
+            "pollTime": str(int(hold_s * 1000)),
+            "bornTime": str(self.runtime.now_ms()),
+            "initMode": "0" if self._from_beginning else "1",
+            "expType": subscription.expression_type,
+            "exp": subscription.expression,
+            "order": str(self.ordered).lower(),
+            "bname": source.broker,
+        }
+        if self.ordered:
+            ext["attemptId"] = f"{self.core.client_id}#{self._attempts}"
+        request = Command.request(RequestCode.POP_MESSAGE, ext)
+        address = self._address(source.broker)
+        answer = await self.core.invoke(address, request, hold_s + ANSWER_MARGIN_S, ok=POP_CODES)
+        if answer.code != ResponseCode.SUCCESS:
+            return []
+        self._attempts += 1
+        found = messages_in(
+            answer, source.topic, self.group, source.broker, verify_crc=self._verify_crc
+        )
+        # The broker filters by a hash of the tag: others may slip through. They are done with.
+        wanted = [each for each in found if subscription.matches_tag(each.tag)]
+        if len(wanted) < len(found):
+            kept = {id(each) for each in wanted}
+            await self.ack([each for each in found if id(each) not in kept])
+        return wanted
+
+    async def _any(self, sources: Sequence[Source], hold_s: float) -> None:
+        """Wait until a source has messages, at most so long."""
+        spawn = self.runtime.spawn
+        asking = [spawn(self._notified(source, hold_s), name="notified") for source in sources]
+        try:
+            await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in asking:
+                each.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+    async def _notified(self, source: Source, hold_s: float) -> None:
+        ext = {
+            "consumerGroup": self.group,
+            "topic": source.topic,
+            "queueId": "-1",
+            "pollTime": str(int(hold_s * 1000)),
+            "bornTime": str(self.runtime.now_ms()),
+            "order": str(self.ordered).lower(),
+            "bname": source.broker,
+        }
+        request = Command.request(RequestCode.NOTIFICATION, ext)
+        try:
+            address = self._address(source.broker)
+            answer = await self.core.invoke(address, request, hold_s + ANSWER_MARGIN_S)
+        except SaturnError as error:
+            log.info("%s does not tell when it has messages: %s", source, error)
+            await self.runtime.sleep(hold_s)
+            return
+        if answer.ext.get("hasMsg") != "true":
+            await self.runtime.sleep(AGAIN_S)  # the others may hold on a little longer
+
+    def _address(self, broker: str) -> str:
+        address = self.core.broker_address(broker)
+        if address is None:
+            raise RouteNotFound(f"broker {broker} has no master now")
+        return address
+
+    # -- acknowledging ------------------------------------------------------------------------
+    async def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
+        """Say that messages are done with. NoMessage: one of them is not, because its time is over,
+        or it was acknowledged before; the others are."""
+        self._check_runs()
+        if isinstance(messages, ReceivedMessage):
+            messages = [messages]
+        by_broker: dict[str, list[tuple[str, Receipt]]] = {}
+        for message in messages:
+            receipt = receipt_of(message)
+            by_broker.setdefault(receipt.broker, []).append((message.topic, receipt))
+        failed: list[SaturnError] = []
+        for broker, receipts in by_broker.items():
+            try:
+                if len(receipts) == 1:
+                    await self._ack_one(*receipts[0])
+                else:
+                    await self._ack_all(broker, receipts)
+            except SaturnError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
+
+    async def _ack_one(self, topic: str, receipt: Receipt) -> None:
+        request = Command.request(RequestCode.ACK_MESSAGE, self._about(topic, receipt))
+        await self.core.invoke(self._address(receipt.broker), request)
+
+    async def _ack_all(self, broker: str, receipts: Sequence[tuple[str, Receipt]]) -> None:
+        pops: dict[tuple[str, Receipt], list[int]] = {}
+        for topic, receipt in receipts:
+            pops.setdefault((topic, receipt._replace(offset=0)), []).append(receipt.offset)
+        entries = [
+            {
+                "c": self.group,
+                "t": topic,
+                "r": str(pop.kind),
+                "so": pop.start,
+                "q": pop.queue_id,
+                "rq": pop.revive_queue,
+                "pt": pop.pop_ms,
+                "it": pop.invisible_ms,
+                "b": base64.b64encode(bits_of(offsets, pop.start)).decode(),
+            }
+            for (topic, pop), offsets in pops.items()
+        ]
+        body = fastjson.dumps({"brokerName": broker, "acks": entries})
+        request = Command.request(RequestCode.BATCH_ACK_MESSAGE, {}, body)
+        answer = await self.core.invoke(self._address(broker), request)
+        if answer.remark:
+            raise NoMessage(answer.remark)
+
+    async def change_invisible_duration(self, message: ReceivedMessage, invisible_s: float) -> None:
+        """Let the invisible time of a message begin anew, with this length: longer to go on working
+        on it, or shorter to give it back. NoMessage: its time is over, or it was acknowledged."""
+        self._check_runs()
+        receipt = receipt_of(message)
+        ext = self._about(message.topic, receipt)
+        ext["invisibleTime"] = str(_milliseconds(invisible_s))
+        request = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        answer = await self.core.invoke(self._address(receipt.broker), request)
+        changed = receipt._replace(
+            start=receipt.offset,
+            pop_ms=checked.integer(answer.ext, "popTime"),
+            invisible_ms=checked.integer(answer.ext, "invisibleTime"),
+            revive_queue=checked.integer(answer.ext, "reviveQid"),
+        )
+        message.properties[POP_CK] = str(changed)
+
+    def _about(self, topic: str, receipt: Receipt) -> dict[str, str]:
+        return {
+            "consumerGroup": self.group,
+            "topic": real_topic(topic, self.group, receipt.kind),
+            "queueId": str(receipt.queue_id),
+            "offset": str(receipt.offset),
+            "extraInfo": str(receipt),
+            "bname": receipt.broker,
+        }
+
+    # -- what brokers ask ---------------------------------------------------------------------
+    def heartbeat_data(self) -> dict[str, Any]:
+        """Its entry in a heartbeat."""
+        start = "first" if self._from_beginning else "last"
+        entry = heartbeat_entry(self.group, self._subscriptions.values(), start, push=False)
+        return {**entry, "consumeType": "CONSUME_POP"}
+
+    def on_ids_changed(self) -> None:
+        """Members need not know of each other."""
+
+    def running_info(self) -> dict[str, Any]:
+        """Its ConsumerRunningInfo."""
+        return {
+            "properties": {
+                "PROP_CONSUMEORDERLY": str(self.ordered).lower(),
+                "PROP_CLIENT_VERSION": "V5_4_0",
+                "PROP_CONSUME_TYPE": "CONSUME_POP",
+            },
+            "subscriptionSet": [each.to_json() for each in self._subscriptions.values()],
+            "mqTable": {},
+            "mqPopTable": {},
+            "statusTable": {},
+        }
+
+
+def _milliseconds(seconds: float) -> int:
+    """InvalidParameter: no broker takes such an invisible time."""
+    if not 0 <= seconds <= INVISIBLE_MAX_MS / 1000:
+        raise InvalidParameter(
+            f"invisible_s {seconds} must be from 0 to {INVISIBLE_MAX_MS // 1000} seconds"
+        )
+    return int(seconds * 1000)
