@@ -27,6 +27,7 @@ from saturnmq.broker.tables.topics import TopicTable
 from saturnmq.client.admin.admin import Admin
 from saturnmq.client.consumer.offset_store import LocalOffsets
 from saturnmq.client.producer.producer import Producer
+from saturnmq.drills.fuzz.corpus import TABLES
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.mutations import bent, spoiled, written
 from saturnmq.drills.fuzz.scene import ROOT, SMALL, FuzzScene, disk_of, files_of
@@ -87,14 +88,16 @@ class Files:
         }
         self._readers |= {EPOCHS: self._epochs, CHECKPOINT: self._checkpoint, OFFSETS: self._local}
         self._names = sorted(self._readers)
+        self._kept = iter(TABLES)
 
     def close(self) -> None:
         self._store.close()
 
     def turn(self, rng: random.Random) -> list[str]:
-        name = rng.choice(self._names)
+        kept = next(self._kept, None)
+        name = rng.choice(self._names) if kept is None else kept[0]
         path = name if name.startswith("/") else f"{CONFIG}{name}.json"
-        data = self._another(rng, path)
+        data = self._another(rng, path) if kept is None else kept[1]
         if rng.randrange(STARTS) == 0 and path.startswith(ROOT):
             return [self._start(path, data)]
         self._disk.write_file(path, data)

@@ -1,8 +1,9 @@
 """Pelts a running broker or nameserver with requests of the schema, and looks what it does.
 
-A round is `ROUND` requests of one seed, some under way at a time. Every round the node must be
-alive, serve and have had no unforeseen failure; in the end its store must be sound. FENCE and
-PROMOTE are left out: a node that was fenced refuses what else there is to try (the tests try them).
+The first requests are those of the corpus. A round is `ROUND` requests of one seed, some under way
+at a time. Every round the node must be alive, serve and have had no unforeseen failure; in the end
+its store must be sound. FENCE and PROMOTE are left out of the rounds: a node that was fenced
+refuses what else there is to try (the tests try them).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saturnmq.drills.figures import STOP_MS_MAX, runtime_information
+from saturnmq.drills.fuzz import corpus
 from saturnmq.drills.fuzz.requests import RequestMaker
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
@@ -95,12 +97,34 @@ class Fuzzer:
         self._codes = [code for code in HEADERS if code in codes - LEFT_OUT]
 
     async def run(self, seeds: range, go_on: Callable[[FuzzReport], bool]) -> None:
-        """A round of each seed while `go_on`, until there is a violation."""
-        for seed in seeds:
+        """The corpus, then a round of each seed while `go_on`, until there is a violation."""
+        await self._kept(seeds[0])
+        await self._look(seeds[0])
+        for seed in [] if self.report.violations else seeds:
             await self._round(seed)
             await self._look(seed)
             if self.report.violations or not go_on(self.report):
                 return
+
+    async def _kept(self, seed: int) -> None:
+        """Ask all of the corpus, one after the other."""
+        report = self.report
+        for kept in corpus.OF_BROKERS if self._is_broker else corpus.OF_NAMESERVERS:
+            endpoint = await self._connected()
+            report.requests += 1
+            try:
+                asked = Command.request(kept.code, kept.ext, kept.body)
+                answer = await endpoint.request(asked, ANSWER_S)
+            except RequestTimeout:
+                report.held += 1
+            except SaturnError:
+                report.lost += 1
+            else:
+                report.answers[answer.code] += 1
+                if kept.refused and answer.code == 0:
+                    again = f"again: saturnmq drill fuzz {report.target} --seed {seed}"
+                    report.violations.append(f"it takes {kept.what}; {again}")
+            endpoint.close()
 
     async def _round(self, seed: int) -> None:
         maker = RequestMaker(random.Random(seed), self._codes)

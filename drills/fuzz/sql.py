@@ -7,6 +7,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from saturnmq.drills.fuzz.corpus import CONDITIONS
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.sql_reference import Tree, bare, matches, text_of
 from saturnmq.protocol.sql92 import LENGTH_MAX, NESTING_MAX, Sql
@@ -34,9 +35,11 @@ class Conditions:
     """The target."""
 
     def __init__(self, seed: int) -> None:
-        pass
+        self._kept = iter(CONDITIONS)
 
     def turn(self, rng: random.Random) -> list[str]:
+        if (kept := next(self._kept, None)) is not None:
+            return [_evaluated(*kept)]
         message = {name: rng.choice(TEXTS) for name in NAMES if rng.random() < 0.7}
         if rng.random() < 0.6:
             return [self._compared(drawn(rng), message)]
@@ -69,13 +72,17 @@ class Conditions:
             text = text[:at] + rng.choice(("", "(" * 300, chr(rng.randrange(0xD800)))) + text[at:]
         if rng.random() < 0.02:
             text *= rng.choice((2, 50, 1000))
-        try:
-            found = Sql(text).matches(message)
-        except SubscriptionParseFailed:
-            return "refused"
-        if not isinstance(found, bool):
-            raise Violation(f"{text!r:.300} of {message!r:.300} is {found!r}")
-        return "evaluated"
+        return _evaluated(text, message)
+
+
+def _evaluated(text: str, message: dict[str, str]) -> str:
+    try:
+        found = Sql(text).matches(message)
+    except SubscriptionParseFailed:
+        return "refused"
+    if not isinstance(found, bool):
+        raise Violation(f"{text!r:.300} of {message!r:.300} is {found!r}")
+    return "evaluated"
 
 
 def drawn(rng: random.Random) -> Tree:

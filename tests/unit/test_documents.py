@@ -17,6 +17,7 @@ from saturnmq.broker.tables.table_persistence import (
     Versioned,
     encode,
 )
+from saturnmq.broker.tables.topics import Topic, TopicTable
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
@@ -64,6 +65,30 @@ def test_a_table_is_encoded_once_until_it_changes() -> None:
     table.mark_dirty()
     at_once(work)
     assert encoded.text() is None, "it changed meanwhile"
+
+
+def test_of_a_table_of_topics_the_one_that_changed_is_encoded_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded = []
+    to_json = Topic.to_json
+
+    def counted(topic: Topic) -> dict[str, Any]:
+        encoded.append(topic.name)
+        return to_json(topic)
+
+    monkeypatch.setattr(Topic, "to_json", counted)
+    table = TopicTable(lambda: 0, lambda: None, lambda: 0)
+    for number in range(100):
+        table.put(Topic(f"t{number}", 1, 1))
+        at_once(encode(table.document()))
+    table.put(Topic("t7", 2, 2))
+    written = fastjson.loads(at_once(encode(table.document())))["topicConfigTable"]
+    assert encoded == [*(f"t{number}" for number in range(100)), "t7"]
+    assert {name: row["readQueueNums"] for name, row in written.items() if name in "t6t7"} == {
+        "t6": 1,
+        "t7": 2,
+    }
 
 
 @pytest.mark.parametrize("saved", [True, False])

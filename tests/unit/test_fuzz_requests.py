@@ -8,18 +8,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started
+from saturnmq.drills.fuzz.corpus import OF_BROKERS, OF_NAMESERVERS, KeptRequest
 from saturnmq.drills.fuzz.requests import RequestMaker, codes_of
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
-from saturnmq.runtime.errors import RequestTimeout
+from saturnmq.runtime.errors import ConnectionLost, RequestTimeout
 from saturnmq.runtime.native import NativeRuntime
 
 ROLES = {RequestCode.FENCE, RequestCode.PROMOTE}
@@ -81,6 +83,53 @@ def test_a_nameserver_does_what_it_is_asked_or_says_why_not(seed: int) -> None:
         )
         assert reply.code == 0
         client.close()
+        await server.close()
+
+    asyncio.run(main())
+
+
+async def taken(client: Callable[[], Awaitable[Endpoint]], corpus: Iterable[KeptRequest]) -> Any:
+    """Ask for all of it, one after the other: what was taken, and how often it was refused."""
+    wrong, refused = [], 0
+    for kept in corpus:
+        endpoint = await client()
+        try:
+            answer = await endpoint.request(Command.request(kept.code, kept.ext, kept.body), 5.0)
+        except ConnectionLost:  # who sends such a header is heard no more
+            refused += kept.refused
+            continue
+        refused += kept.refused and answer.code != 0
+        remark = str(answer.remark or "").split(" ", maxsplit=1)[0]
+        if (kept.refused and answer.code == 0) or remark.endswith(UNFORESEEN):
+            wrong.append(f"{kept.what}: {answer.code} {answer.remark}")
+        endpoint.close()
+    return wrong, refused
+
+
+def test_a_broker_refuses_what_once_ended_or_froze_it(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, auto_create_topics=True))
+        wrong, refused = await taken(lambda: connected(runtime, broker), OF_BROKERS)
+        assert wrong == []
+        assert refused == sum(kept.refused for kept in OF_BROKERS)
+        assert (broker.failures.count, broker.failures.last) == (0, "")
+        client = await connected(runtime, broker)
+        assert (await send(client, b"still here", topic="sound")).code == 0
+        client.close()
+        await broker.close()
+
+    run(body)
+
+
+def test_a_nameserver_refuses_what_once_ended_or_froze_it() -> None:
+    async def main() -> None:
+        runtime = NativeRuntime()
+        server = NameServer(runtime, port=0)
+        await server.start()
+        address = split_address(server.address)
+        wrong, refused = await taken(lambda: connect(runtime, *address), OF_NAMESERVERS)
+        assert wrong == []
+        assert refused == sum(kept.refused for kept in OF_NAMESERVERS)
         await server.close()
 
     asyncio.run(main())
