@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.dead_letters import dlq_app
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
     TIME_HELP,
@@ -27,6 +28,8 @@ from saturnmq.runtime.errors import nearest
 group_app = typer.Typer(
     help="Create, list and describe groups; set their offsets.", no_args_is_help=True
 )
+
+group_app.add_typer(dlq_app, name="dlq")
 
 # Below it a plain number is an offset, from it on (March 1973) a time in milliseconds.
 TIMES_FROM = 10**11

@@ -765,3 +765,20 @@ class Admin(Facade[admin.Admin]):
         inclusive; None is no bound), oldest first.
         """
         return self._wait(self._target.find_by_time(topic, begin_ms, end_ms, limit))
+
+    def dead_letters(
+        self, group: str, begin_ms: int = 0, end_ms: int | None = None, limit: int = RESULTS
+    ) -> list[ReceivedMessage]:
+        """The oldest `limit` messages that a group has given up, of those given up from `begin_ms`
+        to `end_ms` (both inclusive; None is no bound), oldest first.
+        """
+        return self._wait(self._target.dead_letters(group, begin_ms, end_ms, limit))
+
+    def resend_dead_letters(
+        self, group: str, ids: Sequence[str] | None = None, *, to_topic: bool = False
+    ) -> int:
+        """Let a group consume again what it has given up, or of that the messages with these ids.
+        Returns the number of copies; the letters stay until they expire. With `to_topic` every
+        group of the original topic gets the copies; an ordered group needs that.
+        """
+        return self._wait(self._target.resend_dead_letters(group, ids, to_topic=to_topic))

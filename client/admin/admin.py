@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 from saturnmq.client.admin import promotion
+from saturnmq.client.admin.dead_letters import letters_of, resend
 from saturnmq.client.admin.group_admin import (
     END,
     GroupAdmin,
@@ -35,9 +36,9 @@ from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute, brokers_in
 from saturnmq.protocol.signing import Signing
-from saturnmq.protocol.topics import check_topic
+from saturnmq.protocol.topics import check_topic, dlq_topic
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, RouteNotFound
+from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, RouteNotFound, TopicNotExist
 
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 QUERY_TIMEOUT_S = 5.0
@@ -450,6 +451,31 @@ class Admin:
         """The oldest `limit` messages of a topic that were stored from `begin_ms` to `end_ms` (both
         inclusive; None is no bound), oldest first."""
         return await self._finder.by_time(topic, begin_ms, end_ms, limit)
+
+    # -- dead letters --------------------------------------------------------------------------
+
+    async def dead_letters(
+        self, group: str, begin_ms: int = 0, end_ms: int | None = None, limit: int = RESULTS
+    ) -> list[ReceivedMessage]:
+        """The oldest `limit` messages that a group has given up, of those given up from `begin_ms`
+        to `end_ms` (both inclusive; None is no bound), oldest first."""
+        try:
+            return await self._finder.by_time(dlq_topic(group), begin_ms, end_ms, limit)
+        except TopicNotExist:
+            return []
+
+    async def resend_dead_letters(
+        self, group: str, ids: Sequence[str] | None = None, *, to_topic: bool = False
+    ) -> int:
+        """Let a group consume again what it has given up, or of that the messages with these ids.
+        Returns the number of copies; the letters stay until they expire. With `to_topic` every
+        group of the original topic gets the copies; an ordered group needs that."""
+        resent = 0
+        async for letters in letters_of(self._finder, group, ids):
+            for letter in letters:
+                await resend(self.core, group, letter, to_topic=to_topic, timeout=self.timeout)
+                resent += 1
+        return resent
 
     # -- asking --------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ An open end is no bound at all, rather than "now": a broker whose clock is ahead
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 from saturnmq.client.consumer.pulling import Pulled, Puller
 from saturnmq.client.consumer.starting import ask_offset
@@ -171,16 +171,34 @@ class MessageFinder:
             else:
                 end = await self.offset_by_time(queue, end_ms + 1, "LOWER")
             here: list[ReceivedMessage] = []
-            while offset < end and len(here) < limit:
-                pulled = await self._pull(puller, queue, offset, min(limit, end - offset))
+            async for messages in self._between(puller, queue, offset, end, limit):
                 here += (
-                    message
-                    for message in pulled.messages
-                    if message.queue_offset < end and begin_ms <= message.store_timestamp <= until
+                    message for message in messages if begin_ms <= message.store_timestamp <= until
                 )
-                offset = max(offset + 1, pulled.next_offset)
+                if len(here) >= limit:
+                    break
             found += here[:limit]
         return sorted(found, key=_by_time)[:limit]
+
+    async def all_of(self, topic: str) -> AsyncIterator[list[ReceivedMessage]]:
+        """All messages that a topic has now, queue by queue, some at a time."""
+        await self._core.route(topic, refresh=True)
+        puller = self._puller(topic)
+        for queue in self._core.subscribe_queues(topic):
+            begin = await ask_offset(self._core, RequestCode.GET_MIN_OFFSET, queue)
+            end = await ask_offset(self._core, RequestCode.GET_MAX_OFFSET, queue)
+            async for messages in self._between(puller, queue, begin, end, RESULTS):
+                yield messages
+
+    async def _between(
+        self, puller: Puller, queue: MessageQueue, offset: int, end: int, count: int
+    ) -> AsyncIterator[list[ReceivedMessage]]:
+        """The messages of a queue from `offset` to, not including, `end`; at most `count` each
+        time."""
+        while offset < end:
+            pulled = await self._pull(puller, queue, offset, min(count, end - offset))
+            yield [message for message in pulled.messages if message.queue_offset < end]
+            offset = max(offset + 1, pulled.next_offset)
 
     def _puller(self, topic: str) -> Puller:
         return Puller(self._core, TOOLS_GROUP, {topic: Subscription.parse(topic, "*")})

@@ -437,6 +437,10 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.find_by_id(0)  # wrong: Admin.find_by_id
     many(admin.find_by_key("orders", "key", 10))  # right: Admin.find_by_key
     admin.find_by_key("orders", limit="10")  # wrong: Admin.find_by_key
+    many(admin.dead_letters("readers", 0, limit=10))  # right: Admin.dead_letters
+    admin.dead_letters(1)  # wrong: Admin.dead_letters
+    number(admin.resend_dead_letters("readers", ["id"]))  # right: Admin.resend_dead_letters
+    admin.resend_dead_letters("readers", 1)  # wrong: Admin.resend_dead_letters
     many(admin.find_by_time("orders", 0, 1, limit=10))  # right: Admin.find_by_time
     admin.find_by_time("orders", "today")  # wrong: Admin.find_by_time
     print(admin.find_by_offset(queue, 7))  # right: Admin.find_by_offset
@@ -682,6 +686,10 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.find_by_id(0)  # wrong: aio.Admin.find_by_id
     many(await admin.find_by_key("orders", "key", 10))  # right: aio.Admin.find_by_key
     await admin.find_by_key("orders", limit="10")  # wrong: aio.Admin.find_by_key
+    many(await admin.dead_letters("readers"))  # right: aio.Admin.dead_letters
+    await admin.dead_letters(1)  # wrong: aio.Admin.dead_letters
+    number(await admin.resend_dead_letters("readers"))  # right: aio.Admin.resend_dead_letters
+    await admin.resend_dead_letters(1)  # wrong: aio.Admin.resend_dead_letters
     many(await admin.find_by_time("orders", 0, 1, limit=10))  # right: aio.Admin.find_by_time
     await admin.find_by_time("orders", "today")  # wrong: aio.Admin.find_by_time
     print(await admin.find_by_offset(queue, 7))  # right: aio.Admin.find_by_offset

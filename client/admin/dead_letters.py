@@ -1,0 +1,90 @@
+"""Dead letters: the messages that a group has given up, in `%DLQ%<group>`, and how it gets them
+again.
+
+A copy goes to `%RETRY%<group>` on the broker that has the letter, so that this group alone consumes
+it, as a first delivery of its original topic. An ordered group consumes no retries: for it, or for
+all groups, the copy goes to the original topic. The letter itself stays until it expires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+
+from saturnmq.client.admin.message_finding import MessageFinder
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.frame import HOST_MASK, TRANSACTION_MASK
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage, encode_properties
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import dlq_topic, retry_topic
+from saturnmq.runtime.errors import MessageIllegal, RouteNotFound, TopicNotExist
+
+# Of the letter's own way, or of the frame that it lies in.
+_LEFT_OUT = {names.CRC32, names.DELAY, names.DLQ_ORIGIN_TOPIC, names.DLQ_ORIGIN_MESSAGE_ID}
+
+
+def origin_of(letter: ReceivedMessage) -> str:
+    """The topic that the message was sent to first."""
+    told = letter.properties
+    return told.get(names.RETRY_TOPIC) or told.get(names.DLQ_ORIGIN_TOPIC) or letter.topic
+
+
+async def letters_of(
+    finder: MessageFinder, group: str, ids: Sequence[str] | None
+) -> AsyncIterator[list[ReceivedMessage]]:
+    """The dead letters of a group, some at a time: all, or those with these ids."""
+    wanted = None if ids is None else set(ids)
+    try:
+        async for letters in finder.all_of(dlq_topic(group)):
+            yield [each for each in letters if wanted is None or each.message_id in wanted]
+    except TopicNotExist:
+        return  # it has never given a message up
+
+
+async def resend(
+    core: ClientCore, group: str, letter: ReceivedMessage, *, to_topic: bool, timeout: float
+) -> None:
+    """Let the group, or with `to_topic` all groups of the original topic, have a letter again."""
+    origin = origin_of(letter)
+    told = {name: value for name, value in letter.properties.items() if name not in _LEFT_OUT}
+    if to_topic:
+        told.pop(names.RETRY_TOPIC, None)
+        if origin == letter.topic:
+            raise MessageIllegal(
+                f"message {letter.message_id} does not name its original topic: leave --to-topic "
+                "out"
+            )
+    else:
+        told[names.RETRY_TOPIC] = origin
+    queue = await _queue_for(core, origin if to_topic else retry_topic(group), letter.broker_name)
+    address = core.broker_address(queue.broker_name)
+    if address is None:
+        raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
+    ext = {
+        "a": group,
+        "b": queue.topic,
+        "c": "",  # no template: a topic that was deleted is not made again
+        "d": "0",
+        "e": str(queue.queue_id),
+        "f": str(letter.sys_flag & ~(TRANSACTION_MASK | HOST_MASK)),
+        "g": str(letter.born_timestamp),
+        "h": str(letter.flag),
+        "i": encode_properties(told).decode(),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": queue.broker_name,
+    }
+    request = Command.request(RequestCode.SEND_MESSAGE_V2, ext, bytes(letter.raw_body))
+    await core.invoke(address, request, timeout)
+
+
+async def _queue_for(core: ClientCore, topic: str, broker_name: str) -> MessageQueue:
+    """A queue of the topic, of the broker that has the letter if it has one."""
+    await core.route(topic)
+    queues = core.publish_queues(topic)
+    if not queues:
+        raise RouteNotFound(f"topic {topic} has no writable queue: no master serves it now")
+    near = [queue for queue in queues if queue.broker_name == broker_name]
+    return core.runtime.random.choice(near or queues)
