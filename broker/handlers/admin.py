@@ -553,17 +553,9 @@ class AdminService:
         c = self._c
         marks = c.store.watermarks
         now, truncated = c.runtime.now_ms(), c.store.truncated()
-        zero = dict.fromkeys(
-            (
-                "sendThreadPoolQueueHeadWaitTimeMills",
-                "pullThreadPoolQueueHeadWaitTimeMills",
-                "queryThreadPoolQueueHeadWaitTimeMills",
-                "pageCacheLockTimeMills",
-            ),
-            "0",
-        )
         return {
-            **zero,
+            **{f"{kind}ThreadPoolQueueHeadWaitTimeMills": "0" for kind in ("send", "pull", "query")},
+            "pageCacheLockTimeMills": "0",
             **self._traffic(),
             "brokerVersionDesc": "V5_4_0",
             "brokerVersion": "493",
