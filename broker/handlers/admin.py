@@ -554,7 +554,7 @@ class AdminService:
         marks = c.store.watermarks
         now, truncated = c.runtime.now_ms(), c.store.truncated()
         return {
-            **{f"{kind}ThreadPoolQueueHeadWaitTimeMills": "0" for kind in ("send", "pull", "query")},
+            **{f"{of}ThreadPoolQueueHeadWaitTimeMills": "0" for of in ("send", "pull", "query")},
             "pageCacheLockTimeMills": "0",
             **self._traffic(),
             "brokerVersionDesc": "V5_4_0",
