@@ -91,6 +91,12 @@ def status(
                         f"(memoryBudgetBytes) and {row['connections']} of {row['connectionsMax']} "
                         "connections (maxConnections) are in use"
                     )
+            if int(row.get("transactionsExpired", "0")):
+                print(
+                    f"{row['broker']} {row['id']}: {row['transactionsExpired']} transactions "
+                    "expired undecided since its start; their messages are in "
+                    "TRANS_CHECK_MAX_TIME_TOPIC"
+                )
             if int(row.get("unforeseenFailures", "0")):
                 print(
                     f"{row['broker']} {row['id']}: {row['unforeseenFailures']} requests or tasks "

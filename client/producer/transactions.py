@@ -191,12 +191,12 @@ class TransactionProducer:
         self._topics = tuple(topics)
         self._timeout = send_timeout
         self._own_core = core is None
-        self._core = core or new_core(nameservers, runtime)
+        self.core = core or new_core(nameservers, runtime)
         if on_error is not None:
-            self._core.on_error(on_error)
+            self.core.on_error(on_error)
         self._producer = Producer(
             group,
-            core=self._core,
+            core=self.core,
             send_timeout=send_timeout,
             retries=0,
             delivery_timeout=send_timeout,
@@ -208,15 +208,15 @@ class TransactionProducer:
     async def start(self) -> TransactionProducer:
         """Connect, and become one whom brokers may ask; called by `async with`."""
         if self._own_core:
-            await self._core.start()
+            await self.core.start()
         await self._producer.start()
-        self._core.register_producer(self.group, self)
+        self.core.register_producer(self.group, self)
         for topic in (*self._topics, AUTO_CREATE_TOPIC):
             try:
-                await self._core.route(topic)
+                await self.core.route(topic)
             except SaturnError as error:
                 log.debug("no broker of %s may ask yet: %s", topic, error)
-        await self._core.heartbeat_now()
+        await self.core.heartbeat_now()
         return self
 
     async def __aenter__(self) -> TransactionProducer:
@@ -229,7 +229,7 @@ class TransactionProducer:
         """Leave the group. Brokers ask another member about transactions that are open."""
         await self._producer.close()
         if self._own_core:
-            await self._core.close()
+            await self.core.close()
 
     def transaction(self, message: Message, *, queue: MessageQueue | None = None) -> Transaction:
         """A transaction for this message, to be used with `async with`."""
@@ -261,7 +261,7 @@ class TransactionProducer:
         message = Message(given.topic, given.body, properties=given.properties, flag=given.flag)
         message.properties[names.TRAN_MSG] = "true"
         message.properties[names.PGROUP] = self.group
-        runtime = self._core.runtime
+        runtime = self.core.runtime
         deadline = runtime.monotonic() + self._timeout
         while True:
             try:
@@ -284,7 +284,7 @@ class TransactionProducer:
         self._known.pop(transaction.transaction_id, None)
 
     async def _end(self, transaction: Transaction) -> None:
-        result, core = transaction.result, self._core
+        result, core = transaction.result, self.core
         if transaction.state is TransactionState.UNKNOWN:
             self._leave_open(transaction)
             return
@@ -321,7 +321,7 @@ class TransactionProducer:
             "fromTransactionCheck": "true" if asked else "false",
         }
         command = Command.request(RequestCode.END_TRANSACTION, ext | more)
-        return await self._core.invoke(address, command, self._timeout, _STORED)
+        return await self.core.invoke(address, command, self._timeout, _STORED)
 
     # questions
 
@@ -330,7 +330,7 @@ class TransactionProducer:
         message = decode_frames(frame, False, ext.get("bname", ""))[0]
         if message.properties.get(names.PGROUP) == self.group:
             work = partial(self._answer, ext, message, address)
-            self._core.tasks.once(work, name="check a transaction")
+            self.core.tasks.once(work, name="check a transaction")
 
     async def _answer(self, ext: dict[str, str], message: ReceivedMessage, address: str) -> None:
         known = self._known.get(ext.get("transactionId", ""))
@@ -365,7 +365,7 @@ class TransactionProducer:
         """The result of the application's function; one that is not `async` runs in a thread."""
         if inspect.iscoroutinefunction(function):
             return await function(*args)
-        result = await self._core.runtime.run_blocking(function, *args)
+        result = await self.core.runtime.run_blocking(function, *args)
         return await result if inspect.isawaitable(result) else result
 
 

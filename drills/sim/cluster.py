@@ -41,6 +41,9 @@ from saturnmq.drills.sim.plan import (
     ROOT,
     SCENE,
     TOPIC,
+    TRANSACTION_CHECK_S,
+    TRANSACTION_CHECKS,
+    TRANSACTION_TIMEOUT_S,
     SimPlan,
 )
 from saturnmq.drills.sim.report import SimReport
@@ -208,6 +211,9 @@ class SimCluster:
             etcd_endpoints=(ETCD,) if plan.lease_s else (),
             election_lease_s=plan.lease_s or BrokerConfig.election_lease_s,
             default_topic_queues=plan.queues,
+            transaction_timeout_ms=int(TRANSACTION_TIMEOUT_S * 1000),
+            transaction_check_ms=int(TRANSACTION_CHECK_S * 1000),
+            transaction_check_max=TRANSACTION_CHECKS,
             max_message_bytes=MESSAGE_BYTES_MAX,
             replication_secret=plan.secret,
             stage_memory_bytes=512,  # so that some of a stage is in files

@@ -72,8 +72,12 @@ ENABLED = (
     "shrinking",
     "spreading",
     "taking-long",
+    "transacting",
 )
 SCENE = 0.1
+TRANSACTION_TIMEOUT_S = 0.5  # after which brokers ask about an open transaction
+TRANSACTION_CHECK_S = 1.0
+TRANSACTION_CHECKS = 12
 
 
 @dataclass(frozen=True)

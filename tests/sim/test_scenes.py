@@ -19,6 +19,7 @@ FOUND = {
     "shrinking": (1, 2, 3),  # keys over queues that are gone, as mutants
     "taking-long": (1, 2),  # two owners of an ordered queue
     "spreading": (1, 5),  # small batches of many queues; a look at a store that was closed
+    "transacting": (1, 3, 6),  # as mutants: endings whose message was cut off
     "misbehaving": (2, 3),  # nonsense that counted as success, SystemExit
 }
 

@@ -45,3 +45,10 @@ def test_failures_that_nobody_foresaw_are_told_and_of_none_nothing(monkeypatch) 
 def test_for_how_long_a_loop_stood_still_is_told(monkeypatch) -> None:
     assert "loop stood" in shown(monkeypatch)
     assert "123 ms" in shown(monkeypatch, longestStopMs="123")
+
+
+def test_transactions_that_expired_are_told(monkeypatch) -> None:
+    assert "expired" not in shown(monkeypatch)
+    assert "broker-a 0: 2 transactions expired undecided" in shown(
+        monkeypatch, transactionsExpired="2"
+    )

@@ -9,6 +9,7 @@ from saturnmq.drills.sim.scenes.scene import Scene
 from saturnmq.drills.sim.scenes.shrinking import Shrinking
 from saturnmq.drills.sim.scenes.spreading import Spreading
 from saturnmq.drills.sim.scenes.taking_long import TakingLong
+from saturnmq.drills.sim.scenes.transacting import Transacting
 
 __all__ = ["SCENES", "Scene"]
 
@@ -21,5 +22,6 @@ SCENES: dict[str, type[Scene]] = {
     "retrying": Retrying,
     "shrinking": Shrinking,
     "taking-long": TakingLong,
-    "spreading": Spreading,  # the last: those before are drawn as they were
+    "spreading": Spreading,
+    "transacting": Transacting,  # the last: those before are drawn as they were
 }
