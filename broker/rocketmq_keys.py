@@ -62,7 +62,7 @@ REFUSED: dict[str, dict[str, str]] = {
     "this version exports no metrics; mqadmin's brokerStatus shows its figures": {
         "metricsExporterType": "DISABLE"
     },
-    "a group pops in this version if it asks for it: saturnmq group mode": {
+    "a group pops in this version if it was told to (mqadmin setConsumeMode)": {
         "defaultMessageRequestMode": "PULL"
     },
     "this version serves every consumer that its group allows": {
