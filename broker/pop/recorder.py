@@ -46,9 +46,9 @@ class PopRecorder:
         """The record from which a start must read."""
         return self._leases.first_record(self._next)
 
-    def lease(self, lease: PopLease, offsets: Sequence[int]) -> AppendResult:
-        """Record that a lease has these messages out."""
-        body = records.encode_lease(lease, offsets, self._broker, self._low)
+    def lease(self, lease: PopLease, offsets: Sequence[int], cursor: int) -> AppendResult:
+        """Record that a lease has these messages out, and the cursor of its lane then."""
+        body = records.encode_lease(lease, offsets, cursor, self._broker, self._low)
         return self._append(records.CK, body)
 
     def cursor(self, lane: PopLane, reset: int) -> None:
@@ -92,7 +92,7 @@ class PopRecorder:
             if isinstance(oldest, PopLane):
                 self.cursor(oldest, records.KEEP)
             else:
-                put = self.lease(oldest, oldest.open)
+                put = self.lease(oldest, oldest.open, oldest.lane.cursor)
                 leases.recorded(oldest, put.queue_offset)
 
     def _append(self, tag: str, body: bytes) -> AppendResult:

@@ -66,7 +66,9 @@ class AckRecord:
     low: int
 
 
-def encode_lease(lease: PopLease, offsets: Sequence[int], broker: str, low: int) -> bytes:
+def encode_lease(
+    lease: PopLease, offsets: Sequence[int], cursor: int, broker: str, low: int
+) -> bytes:
     lane = lease.lane
     start = offsets[0]
     fact = {
@@ -77,7 +79,7 @@ def encode_lease(lease: PopLease, offsets: Sequence[int], broker: str, low: int)
         "bm": 0,
         "n": len(offsets),
         "bn": broker,
-        "nx": max(lane.cursor, offsets[-1] + 1),
+        "nx": cursor,
         "ge": _generation(lane),
         "lo": low,
     }

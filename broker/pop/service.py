@@ -211,14 +211,18 @@ class PopService:
             lane = None
         if lane is None:
             self._stirred.set()
-            lane = leases.lane(place, 0 if mark is None else mark.offset)
+            begin = mark.offset if mark is not None else self._first(place, from_end=from_end)
+            lane = leases.lane(place, begin)
             if mark is None:
-                lane.cursor = self._first(place, from_end=from_end)
-                offsets.commit(*place, lane.cursor)
-                lane.told = mark = self._mark(place)
                 # The file of offsets is not written at once: a start that finds no offset would
                 # begin at the end, and skip messages that came meanwhile.
-                self._recorder.cursor(lane, records.RESET)
+                try:
+                    self._recorder.cursor(lane, records.RESET)
+                    offsets.commit(*place, begin)
+                except SaturnError:
+                    leases.forget(lane)
+                    raise
+                mark = self._mark(place)
         elif mark is not None:
             if lane.told is None or lane.told.generation != mark.generation:
                 leases.reset(lane, mark.offset)
@@ -273,8 +277,7 @@ class PopService:
                 attempt_id=order.attempt_id,
                 ordered=order.ordered,
             )
-            lane.cursor = max(lane.cursor, result.next_begin_offset)
-            self._give(popped, lease, [result])
+            self._give(popped, lease, result.next_begin_offset, [result])
         elif result.status.name == "NO_MATCHED_MESSAGE":
             lane.cursor = max(lane.cursor, result.next_begin_offset)
             self._commit(lane)
@@ -327,11 +330,15 @@ class PopService:
                 attempt_id=order.attempt_id,
                 ordered=order.ordered,
             )
-            self._give(popped, lease, [result for _, result in found])
+            self._give(popped, lease, lane.cursor, [result for _, result in found])
 
-    def _give(self, popped: Popped, lease: PopLease, results: Sequence[GetResult]) -> None:
-        """Record a lease, and count its messages as given out."""
-        put = self._recorder.lease(lease, lease.offsets)
+    def _give(
+        self, popped: Popped, lease: PopLease, cursor: int, results: Sequence[GetResult]
+    ) -> None:
+        """Record a lease and the cursor behind it, and count its messages as given out. If the
+        record cannot be written, nothing has changed."""
+        put = self._recorder.lease(lease, lease.offsets, cursor)
+        lease.lane.cursor = max(lease.lane.cursor, cursor)
         self._take(lease, put)
         popped.runs.append(
             PoppedRun(
@@ -417,7 +424,7 @@ class PopService:
             attempts=old.attempts,
             ordered=old.ordered,
         )
-        put = self._recorder.lease(lease, lease.offsets)
+        put = self._recorder.lease(lease, lease.offsets, old.lane.cursor)
         self._take(lease, put)
         return lease, put.end_offset
 

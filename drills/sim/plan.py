@@ -67,6 +67,7 @@ ENABLED = (
     "delaying",
     "growing",
     "misbehaving",
+    "popping",
     "recreating",
     "retrying",
     "shrinking",

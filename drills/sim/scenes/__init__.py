@@ -3,6 +3,7 @@ each."""
 
 from saturnmq.drills.sim.scenes.delaying import ClockSteps, Delaying
 from saturnmq.drills.sim.scenes.growing import Growing
+from saturnmq.drills.sim.scenes.popping import Popping
 from saturnmq.drills.sim.scenes.recreating import Recreating
 from saturnmq.drills.sim.scenes.retrying import Misbehaving, Retrying
 from saturnmq.drills.sim.scenes.scene import Scene
@@ -23,5 +24,6 @@ SCENES: dict[str, type[Scene]] = {
     "shrinking": Shrinking,
     "taking-long": TakingLong,
     "spreading": Spreading,
-    "transacting": Transacting,  # the last: those before are drawn as they were
+    "transacting": Transacting,
+    "popping": Popping,  # the last: those before are drawn as they were
 }
