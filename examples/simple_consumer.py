@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import argparse
 
-from saturnmq import ReceivedMessage, SimpleConsumer
-from saturnmq.errors import NoMessage
+from saturnmq import ReceivedMessage, SimpleConsumer, errors
 
 INVISIBLE_S = 30.0
 
@@ -45,7 +44,7 @@ def main() -> None:
                 try:
                     consumer.ack(message)
                     done += 1
-                except NoMessage as late:
+                except errors.NoMessage as late:
                     print(f"too late, another worker may have it: {late}")
     print(f"{done} done, {failed} attempts failed")
 

@@ -112,15 +112,18 @@ class PopMember(ClientMachine):
                 return  # given back
         if luck < 0.5:
             await self.runtime.sleep(scene.rng.uniform(0.0, TIMES_S[0]))
+        key = scene.key(message)
+        asked_before = key in scene.perhaps_acked
+        scene.perhaps_acked.add(key)
         try:
             await self.consumer.ack(message)
         except SaturnError as error:
             scene.cluster.trace.note("ack.failed", f"{self.name} {error!r}")
-            if not isinstance(error, NoMessage):
-                scene.perhaps_acked.add(scene.key(message))
+            if isinstance(error, NoMessage) and not asked_before:
+                scene.perhaps_acked.discard(key)
             return
         delivery.acked = scene.now
-        scene.acked.setdefault(scene.key(message), delivery)
+        scene.acked.setdefault(key, delivery)
 
     async def die(self) -> None:
         """`kill -9`."""
@@ -144,7 +147,7 @@ class Popping(Scene):
         self.popping: list[PopMember] = []
         self.deliveries: dict[str, list[PopDelivery]] = {}
         self.acked: dict[str, PopDelivery] = {}
-        self.perhaps_acked: set[str] = set()  # the answer was lost
+        self.perhaps_acked: set[str] = set()  # asked for; the answer may be lost
         self._values: dict[Place, str] = {}
 
     async def start(self) -> None:
