@@ -26,6 +26,7 @@ from saturnmq.client.producer.direct_send import DirectSend
 from saturnmq.client.producer.engine import Body, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.sending import ProducerOptions
+from saturnmq.client.producer.timed import recall
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.runtime.errors import ClientClosed, RequestTimeout
@@ -365,6 +366,12 @@ class Producer:
                 raise RequestTimeout(
                     f"no reply in {timeout} s; a consumer may still get the request"
                 ) from None
+
+    def recall(self, sent: SendResult | str) -> str:
+        """End the wait of a timed message, by the result of its send or its `recall_handle`; return
+        its id. After that it is never delivered. IllegalOperation: it was delivered or recalled
+        already, or the handle is none."""
+        return self._run(recall(self.engine.core, sent))
 
     def reply(
         self,

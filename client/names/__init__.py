@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from saturnmq.client.producer.batch import SendHandle as SendHandle
     from saturnmq.client.producer.batch import SendResult as SendResult
     from saturnmq.client.producer.results import SendStatus as SendStatus
+    from saturnmq.client.producer.timed import deliver_after as deliver_after
+    from saturnmq.client.producer.timed import deliver_at as deliver_at
+    from saturnmq.client.producer.timed import recall_handle as recall_handle
     from saturnmq.client.producer.transactions import TransactionState as TransactionState
     from saturnmq.protocol.message import Message as Message
     from saturnmq.protocol.message import MessageQueue as MessageQueue
@@ -49,6 +52,9 @@ _HOMES = {
     "Transaction": "saturnmq.client.blocking_transactions",
     "TransactionProducer": "saturnmq.client.blocking_transactions",
     "TransactionState": "saturnmq.client.producer.transactions",
+    "deliver_after": "saturnmq.client.producer.timed",
+    "deliver_at": "saturnmq.client.producer.timed",
+    "recall_handle": "saturnmq.client.producer.timed",
 }
 __all__ = [*sorted(_HOMES), "__version__", "aio", "errors"]  # noqa: PLE0604
 

@@ -8,6 +8,7 @@ from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.client.producer.batch import SendHandle, SendResult
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import SendStatus
+from saturnmq.client.producer.timed import deliver_after, deliver_at, recall_handle
 from saturnmq.client.producer.transactions import (
     Transaction,
     TransactionProducer,
@@ -35,4 +36,7 @@ __all__ = [
     "Transaction",
     "TransactionProducer",
     "TransactionState",
+    "deliver_after",
+    "deliver_at",
+    "recall_handle",
 ]

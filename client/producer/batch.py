@@ -23,7 +23,8 @@ ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, 
 class ProducerBatch(BatchFields):
     """Messages that travel in one request."""
 
-    __slots__ = ()
+    __slots__ = ("recall_handle",)  # of a timed message, which is alone in its batch
+    recall_handle: str
 
     @property
     def body(self) -> Any:

@@ -25,6 +25,7 @@ from saturnmq.client.producer.batch import (
 from saturnmq.client.producer.engine import Body, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.sending import ProducerOptions
+from saturnmq.client.producer.timed import recall
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.properties import (
     SHARDING_KEY,
@@ -251,6 +252,12 @@ class Producer:
         taken the reply. MessageIllegal: the message waits for no reply. SystemError_: the
         requester is gone."""
         await self.engine.reply(request, body, properties)
+
+    async def recall(self, sent: SendResult | str) -> str:
+        """End the wait of a timed message, by the result of its send or its `recall_handle`; return
+        its id. After that it is never delivered. IllegalOperation: it was delivered or recalled
+        already, or the handle is none."""
+        return await recall(self.engine.core, sent)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that sharding keys are hashed over now: its write queues

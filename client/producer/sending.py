@@ -455,6 +455,8 @@ class Sender:
         batch.first_offset = first
         batch.offset_ids = ext.get("msgId") or ""
         batch.sizes = bytes(response.body)
+        if handle := ext.get("recallHandle"):
+            batch.recall_handle = handle
         if queue_id != queue.queue_id:
             batch.queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         return None

@@ -281,6 +281,8 @@ def producers(producer: Producer, message: Message, queue: MessageQueue) -> None
     producer.request(b"a body")  # wrong: Producer.request
     producer.reply(answer, b"a body", properties={"a": "b"})  # right: Producer.reply
     producer.reply(message, b"a body")  # wrong: Producer.reply
+    text(producer.recall(producer.send(message)))  # right: Producer.recall
+    producer.recall(message)  # wrong: Producer.recall
     producer.flush()  # right: Producer.flush
     producer.flush("now")  # wrong: Producer.flush
     producer.close(1.0)  # right: Producer.close
@@ -526,6 +528,8 @@ async def aio_producers(producer: aio.Producer, message: Message, queue: Message
     await producer.request(b"a body")  # wrong: aio.Producer.request
     await producer.reply(answer, b"a body")  # right: aio.Producer.reply
     await producer.reply(message, b"a body")  # wrong: aio.Producer.reply
+    text(await producer.recall("handle"))  # right: aio.Producer.recall
+    await producer.recall(message)  # wrong: aio.Producer.recall
     await producer.flush()  # right: aio.Producer.flush
     await producer.flush("now")  # wrong: aio.Producer.flush
     queues(await producer.queues("orders"))  # right: aio.Producer.queues

@@ -29,7 +29,7 @@ USES = ROOT / "tests/data/uses.py"
 NAMES = """
     Admin ConsumeResult Message MessageQueue Producer PullConsumer PushConsumer ReceivedMessage
     SaturnError SendHandle SendResult SendStatus SimpleConsumer Sql Transaction
-    TransactionProducer TransactionState
+    TransactionProducer TransactionState deliver_after deliver_at recall_handle
 """
 MEMBERS = {
     "Admin": """
@@ -46,8 +46,8 @@ MEMBERS = {
     "Message": "body delay_level flag keys properties sharding_key tag topic unique_id",
     "MessageQueue": "broker_name queue_id topic",
     "Producer": """
-        close flush group options queues reply request send send_async send_batch send_encoded
-        send_oneway start
+        close flush group options queues recall reply request send send_async send_batch
+        send_encoded send_oneway start
     """,
     "PullConsumer": """
         assign assignment auto_commit close commit committed consume_from group lag poll position
