@@ -472,8 +472,7 @@ class AdminService:
     def on_timer_metrics(
         self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
-        body = fastjson.dumps(self._timers.metrics())
-        answer(endpoint, request, request.reply(0, body=body))
+        answer(endpoint, request, request.reply(0, body=fastjson.dumps(self._timers.metrics())))
 
     # the broker itself
 

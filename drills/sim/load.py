@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.producer import Producer
+from saturnmq.client.producer.timed import recall_handle
 from saturnmq.drills.sim.history import LATER, Ack, Place, SimHistory, make_body
 from saturnmq.drills.sim.plan import MESSAGE_BYTES_MAX, TOPIC
 from saturnmq.protocol.codes import RequestCode
@@ -71,6 +72,7 @@ class SimSender(ClientMachine):
     async def start(self) -> None:
         core = self.core()
         await self.runtime.run(core.start())
+        self.handles: dict[str, str] = {}  # of timed messages, by their values
         self.producer = Producer(
             "senders",
             core=core,
@@ -93,14 +95,18 @@ class SimSender(ClientMachine):
         queue: MessageQueue | None = None,
         sharding_key: str | None = None,
         delay_level: int = 0,
+        timed: Callable[[Message], Message] | None = None,
     ) -> bool:
-        """Sends `value` once; True if it was acknowledged. `history` gets what became of it."""
+        """Sends `value` once; True if it was acknowledged. `history` gets what became of it.
+        `timed` gives the message a time of its own."""
         trace = self.cluster.trace
         history.invoke(value, lane, self.runtime.loop.time())
         body = make_body(value, self.cluster.plan.padding)
         message = Message(
             topic, body, keys=value, delay_level=delay_level, sharding_key=sharding_key
         )
+        if timed is not None:
+            message = timed(message)
         try:
             result = await self.producer.send(message, queue=queue)
         except SaturnError as error:
@@ -109,12 +115,14 @@ class SimSender(ClientMachine):
             known[value] = repr(error)
             return False
         place = Place(result.queue.broker_name, result.queue.queue_id, result.queue_offset)
-        if delay_level:
+        if delay_level or timed is not None:
             place = place._replace(queue=LATER)
         trace.note("send", f"{value} {place} {result.status.name}")
         if not result.ok:
             history.unknown[value] = result.status.name
             return False
+        if timed is not None:
+            self.handles[value] = recall_handle(result)
         by = self.cluster.name_of(result.offset_message_id)
         history.ack(value, Ack(place, self.runtime.loop.time(), by))
         return True

@@ -73,6 +73,7 @@ ENABLED = (
     "shrinking",
     "spreading",
     "taking-long",
+    "timing",
     "transacting",
 )
 SCENE = 0.1

@@ -20,6 +20,10 @@ from saturnmq.broker.handlers.retry import RetryService
 from saturnmq.broker.tables.locks import QueueLockTable as BrokerLocks
 from saturnmq.broker.tables.offsets import ConsumerOffsets
 from saturnmq.broker.tables.topics import TopicTable
+from saturnmq.broker.timer import reading
+from saturnmq.broker.timer.delay_clock import DelayClock
+from saturnmq.broker.timer.delivery import TimerDelivery
+from saturnmq.broker.timer.service import TimerService
 from saturnmq.broker.transactions import check_back, endings, half_log, halves
 from saturnmq.broker.transactions.check_back import CheckBackService
 from saturnmq.broker.transactions.endings import EndingKind
@@ -221,6 +225,14 @@ def _only_memory(original: Any) -> Any:
     return load
 
 
+def _nothing_own(original: Any) -> Any:
+    return lambda self, what, marker: self.pending.own.add(marker)
+
+
+def _wall_clock(original: Any) -> Any:
+    return lambda self, shelf: self._c.runtime.now_ms()
+
+
 _NO_FAULTS = dict.fromkeys(FAULTS, 0)
 _RESTARTS = {"gap_s": 2.0, "weights": _NO_FAULTS | {"kill": 6, "power_loss": 6, "promote": 3}}
 
@@ -276,6 +288,34 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         ),
         ("delaying",),
         {"safety_s": 40.0, "gap_s": 12.0, "away": 0.0, "weights": _NO_FAULTS | {"kill": 1}},
+    ),
+    "settlements-unread": (
+        "a start or a new master does not read which timed messages were delivered",
+        "I14 again: they are delivered once more",
+        (Patch(reading, "settlement_in", _nothing),),
+        ("timing",),
+        _RESTARTS,
+    ),
+    "delays-by-wall-clock": (
+        "the delay of a timed message is counted by the wall clock",
+        "I14 early: the clock steps",
+        (Patch(TimerDelivery, "now_of", _wall_clock),),
+        ("clocks", "timing"),
+        {},
+    ),
+    "delay-clock-forgotten": (
+        "the clock of delays begins anew with each process",
+        "I14 early: a clock steps, then the broker restarts",
+        (Patch(DelayClock, "load", _nothing),),
+        ("clocks", "timing"),
+        _RESTARTS,
+    ),
+    "recall-without-effect": (
+        "a recall is answered, and its message waits on until the next start",
+        "I14 recalled, and delivered",
+        (Patch(TimerService, "settle_at_once", _nothing_own),),
+        ("timing",),
+        {},
     ),
     "delay-level-off": (
         "a message waits in the queue of the level before",

@@ -45,6 +45,7 @@ FOUND_AT = {
     "one-epoch-for-all-starts": 17,
     "lost-front-unseen": 3,
     "slave-reports-appended": 66,
+    "delay-clock-forgotten": 5,
 }
 
 

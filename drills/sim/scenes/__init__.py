@@ -10,6 +10,7 @@ from saturnmq.drills.sim.scenes.scene import Scene
 from saturnmq.drills.sim.scenes.shrinking import Shrinking
 from saturnmq.drills.sim.scenes.spreading import Spreading
 from saturnmq.drills.sim.scenes.taking_long import TakingLong
+from saturnmq.drills.sim.scenes.timing import Timing
 from saturnmq.drills.sim.scenes.transacting import Transacting
 
 __all__ = ["SCENES", "Scene"]
@@ -25,5 +26,6 @@ SCENES: dict[str, type[Scene]] = {
     "taking-long": TakingLong,
     "spreading": Spreading,
     "transacting": Transacting,
-    "popping": Popping,  # the last: those before are drawn as they were
+    "popping": Popping,
+    "timing": Timing,  # the last: those before are drawn as they were
 }

@@ -12,6 +12,7 @@ import asyncio
 import math
 from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 from saturnmq.drills.sim.allowance import put_off
 from saturnmq.drills.sim.history import Place, SimHistory
@@ -31,6 +32,7 @@ KNOWN_S = 5.0  # a delivery is known to all nodes so long after it
 
 class Delaying(Scene):
     topic, group = "delayed", "patient"
+    waits_in: ClassVar[str] = SCHEDULE_TOPIC
     patience_s = 75.0
 
     async def start(self) -> None:
@@ -59,24 +61,32 @@ class Delaying(Scene):
     def _level(self, value: str) -> int:
         return self.levels[value.rpartition(".")[0]]
 
-    def _comes(self, value: str) -> bool:
+    def delay_s(self, value: str) -> float:
+        """How long a message has to wait."""
+        return DEFAULT_DELAYS_MS[self._level(value) - 1] / 1000
+
+    def slack_s(self, value: str) -> float:
+        """How much earlier it may come by the time of the world."""
+        return EARLY_S
+
+    def comes(self, value: str) -> bool:
         """Whether this run lasts long enough for it."""
         return self._level(value) != LONG
 
     def waits_for(self) -> str:
         seen = self.history.first_seen[self.group]
-        missing = [v for v in self._waiting() if self._comes(v) and v not in seen]
+        missing = [v for v in self.waiting() if self.comes(v) and v not in seen]
         if missing:
             return f"{len(missing)} delayed messages, the first {missing[0]}"
         return super().waits_for()
 
-    def _waiting(self) -> list[str]:
-        """The values of this topic that wait in the schedule topic."""
-        waiting = self.stored(SCHEDULE_TOPIC).values()
+    def waiting(self) -> list[str]:
+        """The values of this topic that wait, or have waited."""
+        waiting = self.stored(self.waits_in).values()
         return [value for value in waiting if value in self.history.invoked]
 
     def judged(self) -> SimHistory:
-        comes = {value: ack for value, ack in self.history.acked.items() if self._comes(value)}
+        comes = {value: ack for value, ack in self.history.acked.items() if self.comes(value)}
         return replace(self.history, acked=comes)
 
     def verdict(self) -> list[str]:
@@ -86,12 +96,12 @@ class Delaying(Scene):
             value = delivery.value
             if value is None or value not in history.begun:
                 continue  # I2 is the common verdict's
-            delay = DEFAULT_DELAYS_MS[self._level(value) - 1] / 1000
+            delay = self.delay_s(value)
             begun = history.begun[value]
             text = f"{value} of {begun:.3f} after {delivery.at - begun:.3f} s of {delay:g} s"
-            if delivery.at < begun + delay - EARLY_S and not self.cluster.allowance.misled(
-                delivery.place.group, begun, delivery.at
-            ):
+            if delivery.at < begun + delay - self.slack_s(
+                value
+            ) and not self.cluster.allowance.misled(delivery.place.group, begun, delivery.at):
                 early.append(text)
             first = history.first_seen[self.group][value]
             whole = max(begun, self._calm_at)
@@ -100,12 +110,13 @@ class Delaying(Scene):
         found += told("I14 delivered early", early)
         found += told("I14 held for too long", held)
         found += told("I14 delivered again without a reason", self._replayed())
-        waiting = set(self._waiting())
+        waiting = set(self.waiting())
         lost = [
             f"{value}, acknowledged by {ack.by} at {ack.at:.3f}"
             for value, ack in history.acked.items()
-            if not self._comes(value)
+            if not self.comes(value)
             and value not in waiting
+            and value not in history.first_seen[self.group]
             and not self.cluster.allowance.may_go(ack.place.group, ack.at, ack.by)
         ]
         found += told("I14 lost while it waited", lost)
@@ -120,12 +131,12 @@ class Delaying(Scene):
                 seen.setdefault(delivery.value, {}).setdefault(delivery.place, delivery.at)
         for place, value in self.stored().items():
             seen.setdefault(value, {}).setdefault(place, self.now)
-        sent = Counter(self._waiting())  # a producer may have had to send it more than once
+        sent = Counter(self.waiting())  # a producer may have had to send it more than once
         again = []
         for value, places in seen.items():
             if value not in first_seen or value not in self.history.begun:
                 continue
-            due = self.history.begun[value] + DEFAULT_DELAYS_MS[self._level(value) - 1] / 1000
+            due = self.history.begun[value] + self.delay_s(value)
             first = first_seen[value]
             others = sorted((at, place) for place, at in places.items() if place != first.place)
             for at, place in others[max(0, sent[value] - 1) :]:

@@ -20,7 +20,7 @@ from saturnmq.drills.sim.history import Place, SimHistory
 from saturnmq.drills.sim.load import COMMIT_S, ClientMachine, SimSender
 from saturnmq.drills.sim.nodes import SimBroker
 from saturnmq.drills.sim.verdict import Evidence, Verdict
-from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
@@ -200,6 +200,7 @@ class Scene:
         queue: MessageQueue | None = None,
         sharding_key: str | None = None,
         delay_level: int = 0,
+        timed: Callable[[Message], Message] | None = None,
     ) -> str:
         """Sends until it is acknowledged, and gives the value that was."""
         attempt = 0
@@ -213,6 +214,7 @@ class Scene:
                 queue=queue,
                 sharding_key=sharding_key,
                 delay_level=delay_level,
+                timed=timed,
             )
             if await self.sender.runtime.run(sent):
                 return value
