@@ -71,6 +71,12 @@ class CheckBackService:
     async def _go_through(self) -> None:
         c, store = self._c, self._c.store
         table = self._half_log.table
+        if lost := table.begin_at(store.min_offset(*QUEUE)):
+            log.error(
+                "%d open transactions are lost: their segments were deleted before they were "
+                "asked about",
+                lost,
+            )
         end = store.visible_end(*QUEUE, c.visible)
         offset = table.position
         while offset < end:

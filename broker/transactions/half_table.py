@@ -78,6 +78,22 @@ class HalfTable:
             return
         self._ended.add(half)
         self._endings.append((ending, half))
+        self._advance()
+
+    def begin_at(self, first: int) -> int:
+        """The log has no half before `first` any more. Return how many open ones it had."""
+        if first <= self.position:
+            return 0
+        gone = {half for half in self._ended if half < first}
+        lost = first - self.position - len(gone)
+        self._ended -= gone
+        self._moved = {root: moved for root, moved in self._moved.items() if moved.offset >= first}
+        self.position = first
+        self._advance()
+        return lost
+
+    def _advance(self) -> None:
+        """Pass the halves that are over."""
         while self.position in self._ended:
             self._ended.remove(self.position)
             self.position += 1

@@ -13,10 +13,12 @@ import org.apache.rocketmq.common.message.MessageExt;
 /**
  * RocketMQ's own transaction producer, told by lines what to do: "send TOPIC KEY STATE" answers the
  * state of the local transaction; "decide KEY STATE" is what it says from then on when a broker
- * asks; "asked KEY" answers how often one asked. An answer begins with "> ", because the client's
+ * asks; "asked KEY COUNT" answers how often one asked, when that is so often, or after a time. An answer begins with "> ", because the client's
  * log may print to the same place. Arguments: the nameserver, the group.
  */
 public class JavaTransactions {
+    static final long PATIENCE_MS = 60_000;
+
     public static void main(String[] arguments) throws Exception {
         Map<String, LocalTransactionState> decided = new ConcurrentHashMap<>();
         Map<String, AtomicInteger> asked = new ConcurrentHashMap<>();
@@ -50,7 +52,12 @@ public class JavaTransactions {
                 decided.put(words[1], LocalTransactionState.valueOf(words[2]));
                 System.out.println("> decided");
             } else {
-                System.out.println("> " + asked.getOrDefault(words[1], new AtomicInteger()));
+                AtomicInteger times = asked.computeIfAbsent(words[1], key -> new AtomicInteger());
+                long deadline = System.currentTimeMillis() + PATIENCE_MS;
+                while (times.get() < Integer.parseInt(words[2]) && System.currentTimeMillis() < deadline) {
+                    Thread.sleep(20);
+                }
+                System.out.println("> " + times);
             }
         }
         System.exit(0);

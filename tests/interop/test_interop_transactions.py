@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -54,8 +54,11 @@ class JavaProducer:
     def decide(self, key: str, state: str) -> None:
         assert self.tell("decide", key, state) == "decided"
 
-    def asked(self, key: str) -> int:
-        return int(self.tell("asked", key))
+    def asked(self, key: str, least: int = 0) -> int:
+        """How often a broker asked about it, as soon as that is `least` or more."""
+        found = int(self.tell("asked", key, str(least)))
+        assert found >= least, f"{found} questions about {key}"
+        return found
 
 
 @contextmanager
@@ -74,13 +77,6 @@ def java_producer(jars: Path, nameserver: str, log: Path) -> Iterator[JavaProduc
         yield JavaProducer(process)
         assert process.stdin is not None
         process.stdin.close()
-
-
-def until(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 class Reader:
@@ -121,14 +117,14 @@ def test_java_producers_commit_roll_back_and_are_asked_also_after_a_kill(
         java.send("b", ROLLBACK)
         for key in "cdef":
             java.send(key, UNKNOWN)
-        until(lambda: all(java.asked(key) >= 2 for key in "cdef"))
+        for key in "cdef":
+            java.asked(key, 2)
         java.decide("c", COMMIT)
         java.decide("d", ROLLBACK)
         assert read.bodies(2) == ["a", "c"]
         broker.kill()
         broker = start()
-        asked = java.asked("e")
-        until(lambda: java.asked("e") > asked)
+        java.asked("e", java.asked("e") + 1)
         java.decide("e", COMMIT)
         java.decide("f", ROLLBACK)
         assert read.bodies(3) == ["a", "c", "e"]
@@ -153,15 +149,14 @@ def test_a_directory_with_open_transactions_goes_to_rocketmq_and_back(
         for turn, make in enumerate((SATURNMQ, ROCKETMQ, SATURNMQ)):
             broker = nodes.broker(make, tmp_path / "store", port, settings, nameserver=nameserver)
             if turn:
-                asked = java.asked(f"open{turn - 1}")
-                until(lambda key=f"open{turn - 1}", asked=asked: java.asked(key) > asked)
+                java.asked(f"open{turn - 1}", java.asked(f"open{turn - 1}") + 1)
                 java.decide(f"open{turn - 1}", COMMIT)
                 expected.append(f"open{turn - 1}")
             java.send(f"done{turn}", COMMIT)
             expected.append(f"done{turn}")
             java.send(f"gone{turn}", ROLLBACK)
             java.send(f"open{turn}", UNKNOWN)
-            until(lambda key=f"open{turn}": java.asked(key) >= 1)
+            java.asked(f"open{turn}", 1)
             assert read.bodies(len(expected)) == sorted(expected), make
             broker.stop()
             figures["directories with open transactions taken over"] += 1

@@ -56,6 +56,22 @@ def test_a_transaction_that_moves_keeps_its_name_and_its_age() -> None:
     table.validate()
 
 
+@given(st.sets(st.integers(0, 20)), st.integers(0, 25))
+def test_halves_that_are_deleted_with_the_log_are_open_no_more(ended: set[int], first: int) -> None:
+    table = HalfTable(0, 0)
+    for ending, half in enumerate(sorted(ended)):
+        table.end(half, half, EndingKind.COMMITTED, ending)
+    if table.is_open(3):
+        table.move(1, 3, 0.0)
+    assert table.begin_at(first) == len(set(range(first)) - ended)
+    table.validate()
+    assert table.position == next(n for n in range(first, 50) if n not in ended)
+    assert [n for n in range(21) if table.is_open(n)] == [
+        n for n in range(first, 21) if n not in ended
+    ]
+    assert table.begin_at(first) == 0
+
+
 def test_it_remembers_so_many_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_table, "OUTCOMES", 2)
     table = HalfTable(0, 0)
