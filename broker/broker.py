@@ -243,6 +243,7 @@ class Broker:
             keep(lambda: ground.persistence.run(save_s), name="save-tables"),
             keep(parts.deadlines.run, name="deadlines"),
             keep(upkeep.run_ahead, name="prepare-segments"),
+            keep(upkeep.run_room, name="make-room"),
             keep(upkeep.run_checkpoints, name="flush-derived"),
             keep(durability.cleaning.run, name="cleaning"),
             keep(replication.table_sync.run, name="table-sync"),

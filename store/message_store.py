@@ -1,8 +1,7 @@
 """MessageStore: the door to everything on disk. One writer calls it; watermarks come out.
 
-All methods are for the owner of the store (the broker's event loop) except those marked blocking,
-which may run in a thread beside it: FlushTicket.run, prepare_ahead, flush_derived, check_files,
-checkpoint.
+All methods are for the owner of the store (the broker's event loop). Those may run in a thread
+beside it: FlushTicket.run, prepare_ahead, make_room_ahead, flush_derived, check_files, checkpoint.
 
 A failed flush is final (docs/guarantees.md S1): the store refuses writes from then on, names
 the first error, and stays readable.
@@ -484,21 +483,22 @@ class MessageStore:
         return self._flushing
 
     def prepare_ahead(self) -> None:
-        """Blocking: zero the log ahead of the writer, create the next segments, and make room where
-        queue and index files grow.
-
-        OSError: there is no room now. A failed sync fences the store, as everywhere.
-        """
+        """Blocking: zero the log ahead of the writer and create the next segments. OSError: there
+        is no room now. A failed sync fences the store, as everywhere."""
         if self.failed is None and not self._closed:
-            self._rooms.make_ahead()
             try:
                 self._log.prepare_ahead()
             except LogFailed as error:
                 self._failed = self.failed or str(error)
 
+    def make_room_ahead(self) -> None:
+        """Blocking: make room where queue and index files grow, and their next files; as above."""
+        if self.failed is None and not self._closed:
+            self._rooms.make_ahead()
+
     @property
     def wants_room(self) -> bool:
-        """A queue or index file waits for `prepare_ahead`."""
+        """Whether `make_room_ahead` has work."""
         return bool(self._rooms.waiting)
 
     # dispatch
@@ -867,7 +867,7 @@ class MessageStore:
         """Blocking: cut the log and everything derived from it at `offset`, durably. The bytes
         behind it are copied to a side file first (`truncated`). An `offset` before the log's start
         cuts everything, and the log may then begin anywhere. Nothing else may be under way: no
-        flush, no `flush_derived`, no `prepare_ahead`.
+        flush, no `flush_derived`, no `prepare_ahead`, no `make_room_ahead`.
 
         ServiceNotAvailable: the copy or the checkpoint could not be written, and nothing was cut.
         """

@@ -1,8 +1,9 @@
-"""Upkeep of the store, in two services.
+"""Upkeep of the store, in three services.
 
-One keeps the store ahead of its writer: it zeroes and maps segments before they are needed. The
-other prepares the next start. Every second it checks that the log's files are still where they
-were, syncs the queue and index files, and then writes the checkpoint.
+Two keep the store ahead of its writer. One zeroes and maps segments of the log before they are
+needed. One makes room and new files for queues and index; it does not wait for the first, which may
+take a second. The third prepares the next start. Every second it checks that the log's files are
+still where they were, syncs the queue and index files, and then writes the checkpoint.
 """
 
 from __future__ import annotations
@@ -34,16 +35,19 @@ class Upkeep:
         assert self._step > 0, f"the log is prepared ahead every {self._step} bytes"
         self._prepared_to = 0
         self._wanted = asyncio.Event()
+        self._wants_room = asyncio.Event()
         self._writing = asyncio.Lock()  # one checkpoint at a time
 
     def appended(self) -> None:
         """Note an append: the writer has used a part of the prepared space."""
         store = self._store
-        if store.watermarks.appended - self._prepared_to >= self._step or store.wants_room:
+        if store.watermarks.appended - self._prepared_to >= self._step:
             self._wanted.set()
+        if store.wants_room:
+            self._wants_room.set()
 
     async def run_ahead(self) -> None:
-        """Zero and map the log ahead of the writer, and make room where other files grow."""
+        """Zero and map the log ahead of the writer."""
         while True:
             self._prepared_to = self._store.watermarks.appended
             self._wanted.clear()
@@ -53,6 +57,17 @@ class Upkeep:
                 log.error("cannot prepare the log ahead of its writer: %s", error)
                 await self._runtime.sleep(AGAIN_S)
             await self._wanted.wait()
+
+    async def run_room(self) -> None:
+        """Make room where queue and index files grow, and the next ones of them."""
+        while True:
+            self._wants_room.clear()
+            try:
+                await self._gate.shared(self._runtime.run_blocking(self._store.make_room_ahead))
+            except OSError as error:
+                log.error("cannot make room ahead of the writer: %s", error)
+                await self._runtime.sleep(AGAIN_S)
+            await self._wants_room.wait()
 
     async def run_checkpoints(self) -> None:
         """Sync queue and index files, then write the checkpoint, which is never ahead of the

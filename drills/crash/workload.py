@@ -406,6 +406,7 @@ class StoreWorkload:
 
     def _prepare(self) -> None:
         try:
+            self.store.make_room_ahead()
             self.store.prepare_ahead()
         except OSError:
             if not self._fault:

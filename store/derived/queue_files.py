@@ -23,7 +23,7 @@ from saturnmq.store.files import ReadOpened
 MAPPED_MOST = 8192
 MAPPED_LIMIT = 16_000  # the kernel has 65,530 mappings for a process (vm.max_map_count)
 _LOOK = 8  # at so many of the oldest for one that may go
-SPARES = 8  # as many as a step of reput makes
+SPARES = 16  # two steps of reput may need them
 _CROWD = 4  # times as many are mapped at most, if none is synced meanwhile: a start makes thousands
 
 

@@ -165,7 +165,7 @@ def test_room_is_made_before_the_writer_needs_it() -> None:
         dispatch(store)
         late += made[before:]
         if store.wants_room:
-            store.prepare_ahead()
+            store.make_room_ahead()
     assert made
     assert not late
     assert not store.wants_room

@@ -58,7 +58,7 @@ def send(store: MessageStore, *, ahead: bool, made: Counter[str] | None = None) 
         dispatch(store)
         own += Counter(made) - before
         if ahead and store.wants_room:
-            store.prepare_ahead()
+            store.make_room_ahead()
     return own
 
 
@@ -66,7 +66,7 @@ def test_the_owner_of_the_store_makes_no_file_of_a_queue_or_of_the_index(
     tmp_path: Path, made: Counter[str]
 ) -> None:
     store = real_store(tmp_path)
-    store.prepare_ahead()
+    store.make_room_ahead()
     assert not send(store, ahead=True, made=made)
     assert len(list((tmp_path / "consumequeue/T/0").iterdir())) == 3
     assert len(list((tmp_path / "index").iterdir())) == 4
@@ -89,7 +89,7 @@ def test_files_made_ahead_have_the_bytes_of_others(tmp_path: Path) -> None:
         root = tmp_path / str(ahead)
         store = real_store(root)
         if ahead:
-            store.prepare_ahead()
+            store.make_room_ahead()
         send(store, ahead=ahead)
         store.close()
         paths = [*(root / "consumequeue").rglob("*"), *(root / "index").rglob("*")]
@@ -104,7 +104,7 @@ def test_a_spare_file_leaves_nothing_behind(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     store = real_store(tmp_path)
     opened = len(os.listdir("/proc/self/fd"))
-    store.prepare_ahead()
+    store.make_room_ahead()
     store.put(message(b"x"))
     dispatch(store)
     assert len(os.listdir("/proc/self/fd")) > opened + SPARES // 2
@@ -117,7 +117,7 @@ def test_a_spare_file_leaves_nothing_behind(tmp_path: Path) -> None:
 def test_a_warm_file_is_warmed_ahead(tmp_path: Path, made: Counter[str]) -> None:
     size = 400_000
     store = real_store(tmp_path, warm_files=True, consumequeue_segment_bytes=size)
-    store.prepare_ahead()
+    store.make_room_ahead()
     store.put(message(b"x"))
     before = Counter(made)
     dispatch(store)
@@ -133,7 +133,7 @@ def test_a_warm_file_is_warmed_ahead(tmp_path: Path, made: Counter[str]) -> None
 def test_a_crash_leaves_no_spare_and_what_became_of_one_is_durable(kind: str) -> None:
     disk = new_disk()
     store = open_store(disk)
-    store.prepare_ahead()
+    store.make_room_ahead()
     send(store, ahead=True)
     flush(store)
     store.flush_derived()
@@ -153,7 +153,7 @@ def test_a_disk_that_makes_no_spares_is_asked_once_for_a_file() -> None:
     plan = disk.plan("make_spare", errno.EOPNOTSUPP, times=None)
     store = open_store(disk)
     for _ in range(3):
-        store.prepare_ahead()
+        store.make_room_ahead()
     assert plan.hits == 2, "for queues and for the index"
     send(store, ahead=True)
     assert bodies(store, 2) == [b"x"] * 50
@@ -164,7 +164,7 @@ def test_a_disk_that_makes_no_spares_is_asked_once_for_a_file() -> None:
 def test_a_spare_that_cannot_have_its_name_gives_way() -> None:
     disk = new_disk()
     store = open_store(disk)
-    store.prepare_ahead()
+    store.make_room_ahead()
     plan = disk.plan("create_segment", errno.EXDEV, "*/consumequeue/*")
     store.put(message(b"x"))
     dispatch(store)
@@ -178,7 +178,7 @@ def test_spares_take_room_until_they_are_gone() -> None:
     config = replace(CONFIG, consumequeue_segment_bytes=8000)
     store = open_store(disk, config=config)
     before = disk.used_bytes
-    store.prepare_ahead()
+    store.make_room_ahead()
     assert disk.used_bytes > before + SPARES * 4096
     store.close()
     assert disk.used_bytes <= before + CONFIG.commitlog_segment_bytes
