@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 SETTLE_S = 0.05  # between two looks whether the log is safe up to a place
 SETTLES = 200  # such looks
+TIMER_CHECK = struct.Struct(">3q")  # the beginning of RocketMQ's file
 
 
 class SavePlan(NamedTuple):
@@ -57,6 +59,18 @@ class SavedPending:
         if pending is None:
             self.forget()
         return pending or PendingMessages()
+
+    def delivered_by_rocketmq(self) -> tuple[int, int] | None:
+        """Blocking: the queue offset up to which a RocketMQ broker of this directory had read the
+        timed messages, and the moment up to which it had delivered them, by its `timercheck`."""
+        path = f"{self._c.config.root}/config/timercheck"
+        if not self._disk.exists(path):
+            return None
+        data = self._disk.read_file(path)[: TIMER_CHECK.size]
+        if len(data) < TIMER_CHECK.size:
+            return None
+        read_ms, _, offset = TIMER_CHECK.unpack(data)
+        return (offset, read_ms) if offset > 0 and read_ms > 0 else None
 
     async def reload(self) -> PendingMessages:
         """The same after a truncation. If the copy does not fit the log any more, it is gone

@@ -66,6 +66,7 @@ class TimerService:
         self._leads_from: int | None = None  # the end of the log when the term began
         self._is_ready = False  # all of that was read
         self._life = 0  # counts the times that the state was made anew
+        self._by_rocketmq: tuple[int, int] | None = None
         self._saved_at = context.runtime.monotonic()
         self._saved_state = (0, 0, 0)
         self._upkeep: asyncio.Task[None] | None = None
@@ -86,6 +87,7 @@ class TimerService:
     def load(self) -> None:
         """Blocking: begin with the saved copy."""
         self.pending = self._saved.load()
+        self._by_rocketmq = self._saved.delivered_by_rocketmq()
         self._saved_state = self._state()
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
@@ -217,10 +219,21 @@ class TimerService:
         if self._leads_from is None:
             return False
         if not self._is_ready:
-            self._is_ready = self._c.visible >= self._leads_from and self._reader.is_level(
-                self.pending
-            )
+            is_level = self._c.visible >= self._leads_from and self._reader.is_level(self.pending)
+            self._is_ready = is_level and self._tells_of_rocketmq()
         return self._is_ready
+
+    def _tells_of_rocketmq(self) -> bool:
+        """Write into the log, once, how far a RocketMQ broker had delivered; False: not now."""
+        known = self._by_rocketmq
+        if known is None or self.pending.before:
+            return True
+        if self._c.store.in_group or not self._gate.is_open:
+            return False
+        settlement = Settlement(before=known)
+        put = self._c.store.put_marker(settlement.encode(), store_host=self._c.store_host)
+        self.settle_at_once(settlement, put.queue_offset)
+        return True
 
     def _may_append(self) -> bool:
         return self._is_ready and self._gate.is_open and not self._c.store.in_group

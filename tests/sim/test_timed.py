@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import random
+import struct
 
 import pytest
-from machines_rig import World, run
+from machines_rig import Machine, World, run
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.store.message_store import PendingMessage
 from timed_rig import HOUR_MS, after, booted, comes, follow, group, later, promote, wall
 
 # -- on one machine --------------------------------------------------------------------------------
@@ -172,6 +174,44 @@ def test_a_message_of_a_topic_that_was_deleted_meanwhile_does_not_come() -> None
         await machine.send(b"new")
         assert await machine.bodies() == [b"new"]
         assert not machine.broker.messaging.timers.pending.topics
+
+    run(body)
+
+
+def as_rocketmq_left_it(machine: Machine, read: int, until_ms: int) -> None:
+    """The file of a RocketMQ broker that had delivered so far; nothing of ours."""
+    machine.disk.power_on()
+    for name in machine.disk.list("/store/timer"):
+        machine.disk.unlink(f"/store/timer/{name.name}")
+    words = struct.pack(">7q", until_ms, 0, read, read, 0, 0, 0)
+    machine.disk.write_file("/store/config/timercheck", words.ljust(4096, bytes(1)))
+
+
+def test_in_a_directory_of_rocketmqs_what_waits_comes_and_what_came_does_not() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        await machine.send(b"makes a topic")
+        start, names = wall(machine), {}
+        for name, out in (("was delivered", 5), ("waits", 60), ("was not read", 6)):
+            out_ms = (start // 1000 + out) * 1000
+            names[name] = out_ms + 1000
+            text = f"UNIQ_KEY\x01{name}\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02TIMER_OUT_MS\x01"
+            frame = PendingMessage(
+                "rmq_sys_wheel_timer", 0, name.encode(), f"{text}{out_ms}\x02".encode()
+            )
+            machine.broker.store.put(frame)
+        await machine.send(b"last")
+        await machine.stop()
+        as_rocketmq_left_it(machine, 2, (start // 1000 + 20) * 1000)
+        await asyncio.sleep(20)
+        await machine.boot()
+        await asyncio.sleep(1)
+        assert (await machine.bodies())[2:] == [b"was not read"]
+        await machine.restart(clean=False)
+        await asyncio.sleep((names["waits"] - wall(machine)) / 1000 - 0.1)
+        assert len(await machine.bodies()) == 3
+        await asyncio.sleep(1)
+        assert (await machine.bodies())[2:] == [b"was not read", b"waits"]
 
     run(body)
 
