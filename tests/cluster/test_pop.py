@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cluster_rig import running
-from saturnmq import Admin, Message, Producer, SaturnError, SimpleConsumer
+from saturnmq import Admin, Message, Producer, ReceivedMessage, SaturnError, SimpleConsumer
 from saturnmq.cli.launcher import Settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
@@ -32,7 +32,7 @@ def test_kill_9_of_the_master_loses_no_message_and_gives_none_out_twice(tmp_path
         consumer.subscribe("jobs")
         done: Counter[int] = Counter()
         with consumer:
-            got = []
+            got: list[ReceivedMessage] = []
             while len(got) < COUNT:
                 got += consumer.receive(32, invisible_s=INVISIBLE_S)
             popped_at = time.monotonic()

@@ -14,6 +14,7 @@ from saturnmq import (
     Message,
     Producer,
     PullConsumer,
+    ReceivedMessage,
     aio,
     deliver_after,
     deliver_at,
@@ -38,7 +39,7 @@ def test_a_message_comes_at_its_time_and_a_recalled_one_never(tmp_path: Path) ->
         consumer = PullConsumer("readers", address, from_beginning=True)
         consumer.subscribe("later")
         with consumer:
-            seen = []
+            seen: list[ReceivedMessage] = []
             while not seen:
                 seen = consumer.poll(1.0)
             assert time.time() >= begun + 1.0

@@ -324,7 +324,8 @@ def requests() -> Requests:
 
 
 def test_a_java_broker_names_hosts_as_java_does() -> None:
-    waiting, got = requests(), []
+    waiting = requests()
+    got: list[ReceivedMessage] = []
     with waiting.asking(Message("T", b"x"), 1.5, got.append) as question:
         number = question.properties["CORRELATION_ID"]
         assert question.properties["TTL"] == "1500"
@@ -350,7 +351,8 @@ def test_a_java_broker_names_hosts_as_java_does() -> None:
     ],
 )
 def test_a_reply_that_makes_no_sense_is_an_error(wrong: dict[str, str]) -> None:
-    waiting, got = requests(), []
+    waiting = requests()
+    got: list[ReceivedMessage] = []
     with waiting.asking(Message("T", b"x"), 1.0, got.append), pytest.raises(MalformedFrame):
         waiting.on_reply({**FIELDS, **wrong}, b"y")
     assert got == []
