@@ -1,10 +1,10 @@
 """MessageStore: the door to everything on disk. One writer calls it; watermarks come out.
 
-All methods are for the owner of the store (the broker's event loop). Those may run in a thread
-beside it: FlushTicket.run, prepare_ahead, make_room_ahead, flush_derived, check_files, checkpoint.
+All methods are for the owner of the store (the broker's event loop). A thread beside it may run
+some: FlushTicket.run, prepare_ahead, make_room_ahead, flush_derived, check_files, checkpoint.
 
-A failed flush is final (docs/guarantees.md S1): the store refuses writes from then on, names
-the first error, and stays readable.
+A failed flush is final (docs/guarantees.md S1): the store refuses writes from then on, names the
+first error, and stays readable.
 """
 
 from __future__ import annotations
