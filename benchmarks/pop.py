@@ -16,11 +16,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-import resource
 import tempfile
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from saturnmq import Admin, Message, Producer, SimpleConsumer
@@ -94,7 +92,7 @@ def rate(folder: Path, count: int, consumers: int, *, single: bool) -> None:
 
 async def cost_of_acks(folder: Path, most: int) -> None:
     runtime = NativeRuntime()
-    config = replace(BrokerConfig(root=str(folder), port=0, ha_port=0, max_popped_messages=most))
+    config = BrokerConfig(root=str(folder), port=0, ha_port=0, max_popped_messages=most)
     broker = Broker(config, runtime, NativeDisk())
     await broker.start()
     service = broker.messaging.popping
@@ -103,6 +101,7 @@ async def cost_of_acks(folder: Path, most: int) -> None:
     broker.context.topics.ensure(TOPIC, 1)
     order = PopOrder(GROUP, TOPIC, 0, 32, 3_600_000)
     opened: list[PopHandle] = []
+    before = own_memory()
 
     async def fill(count: int) -> None:
         """Store and pop so many messages more."""
@@ -120,30 +119,35 @@ async def cost_of_acks(folder: Path, most: int) -> None:
             service.look(order, answer, TOPIC, 0)
             for run in answer.runs:
                 popped += len(run.offsets)
-                opened.extend(
-                    PopHandle(0, answer.pop_ms, order.invisible_ms, 0, 0, "broker-a", 0, offset)
-                    for offset in run.offsets
-                )
+                if len(opened) < ACKS:
+                    offset = run.offsets[0]
+                    opened.append(
+                        PopHandle(0, answer.pop_ms, order.invisible_ms, 0, 0, "broker-a", 0, offset)
+                    )
             if not popped % 3200:
                 await asyncio.sleep(0)
 
     size = 1000
     while size <= most:
-        await fill(size - len(opened))
+        await fill(size - service.leases.count)
         gc.collect()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        step = max(1, len(opened) // ACKS)
-        some = opened[::step][: min(ACKS, size // 2)]
+        memory = own_memory() - before
+        some = list(opened)
         begun = time.perf_counter()
         for handle in some:
             service.acknowledge(GROUP, TOPIC, [handle])
         took = (time.perf_counter() - begun) / len(some)
         await asyncio.sleep(0.5)
-        chosen = {handle.offset for handle in some}
-        opened = [handle for handle in opened if handle.offset not in chosen]
-        print(f"{size:>9,} open: {took * 1e6:6.1f} us per acknowledgement, {memory:,} MB at most")
+        opened.clear()
+        print(f"{size:>9,} open: {took * 1e6:6.1f} us per acknowledgement, {memory / 1e6:,.0f} MB")
         size *= 10
     await broker.close()
+
+
+def own_memory() -> int:
+    """The bytes of this process that are not pages of files (Linux)."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.split("RssAnon:")[1].split()[0])
 
 
 if __name__ == "__main__":

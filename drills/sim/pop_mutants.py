@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.broker.handlers.pop import PopRequests
 from saturnmq.broker.pop import leases, service
 from saturnmq.broker.pop.leases import Leases, PopLane
 from saturnmq.broker.pop.recorder import PopRecorder
@@ -48,14 +47,6 @@ def _only_counted(original: Any) -> Any:
 
 def _cursor(original: Any) -> Any:
     return property(lambda lane: lane.cursor)
-
-
-def _at_once(original: Any) -> Any:
-    def reply(self: PopRequests, held: Any, popped: Any) -> None:
-        popped.end = 0
-        original(self, held, popped)
-
-    return reply
 
 
 def _cursor_first(original: Any) -> Any:
@@ -103,12 +94,6 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], dict[str, Any]]] = {
         "I12: after a restart they count as consumed",
         (Patch(PopLane, "low", _cursor),),
         _RESTARTS,
-    ),
-    "pop-answers-before-the-copies": (
-        "the answer to a pop does not wait for the acknowledgement mode",
-        "pop twice: a promotion forgets the lease",
-        (Patch(PopRequests, "_reply_now", _at_once),),
-        {"gap_s": 2.0, "weights": _NO_FAULTS | {"kill": 4, "promote": 8, "partition": 6}},
     ),
     "pop-cursor-before-its-record": (
         "the cursor moves even if the record of the lease cannot be written",

@@ -46,6 +46,11 @@ FOUND_AT = {
     "lost-front-unseen": 3,
     "slave-reports-appended": 66,
     "delay-clock-forgotten": 5,
+    "pop-leases-forgotten": 6,
+    "pop-acks-unwritten": 6,
+    "pop-time-halved": 2,
+    "pop-cursor-before-its-record": 3,
+    "pop-change-shortens": 2,
 }
 
 

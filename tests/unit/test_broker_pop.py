@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from unittest.mock import Mock
 
 import pytest
 from pop_rig import Popper, bodies, send, settled, started
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.kernels import decode_frames
+from saturnmq.runtime.errors import SystemError_
 from world_rig import World, new_disk, run
 
 
@@ -415,5 +417,21 @@ def test_a_slave_that_is_promoted_knows_what_is_out() -> None:
         assert {lease.pop_ms for lease in lane.open.values()} == {int(a.handle.split(" ")[1])}
         assert c.handle.split(" ")[1] == a.handle.split(" ")[1]
         assert world.loop.time() - begun < 1
+
+    run(body)
+
+
+def test_a_pop_whose_record_cannot_be_written_takes_nothing() -> None:
+    async def body(world: World) -> None:
+        broker, popper = await started(world)
+        await send(popper, "a", "b")
+        assert bodies(await popper.pop(1, invisible=60_000)) == [b"a"]
+        recorder = broker.messaging.popping._recorder
+        write, recorder._append = recorder._append, Mock(side_effect=SystemError_("no room"))
+        assert await popper.pop() == []
+        assert popper.answers[-1].code == 1
+        recorder._append = write
+        assert bodies(await popper.pop()) == [b"b"]
+        broker.validate()
 
     run(body)

@@ -230,19 +230,17 @@ class Popping(Scene):
                 for two in deliveries[number + 1 :]:
                     text = f"{key} to {one.member} at {one.at:.3f}"
                     text += f" and to {two.member} at {two.at:.3f}"
-                    if two.at < one.until - EARLY_S and not self._excused(one, two.at):
+                    if two.at < one.until - EARLY_S and not self._excused(one, one.at):
                         twice.append(f"{text}, its time was not over before {one.until:.3f}")
                     done = one.acked
                     if done is None or two.at <= done + WAIT_S:
                         continue
-                    if not self._excused(one, two.at, done):
+                    if not self._excused(one, done):
                         after.append(f"{text}, acknowledged at {done:.3f}")
         found = told("pop: given out twice within its invisible time", twice)
         found += told("pop: given out after its acknowledgement", after)
         return found + super().verdict()
 
-    def _excused(self, one: PopDelivery, until: float, since: float | None = None) -> bool:
-        """Whether the record of this delivery, or of its acknowledgement, may be gone, or two
-        masters may have served one after the other."""
-        allowance, at = self.cluster.allowance, one.at if since is None else since
-        return allowance.may_go(one.group, at, None) or allowance.may_lead(one.group, at, until)
+    def _excused(self, one: PopDelivery, since: float) -> bool:
+        """Whether the record of what a broker promised at this time may be gone from its log."""
+        return self.cluster.allowance.may_go(one.group, since, None)
