@@ -119,8 +119,9 @@ class PopService:
 
     @property
     def serves(self) -> bool:
-        """Whether pops are served, and records can be appended at this moment."""
-        return self._serves and not self._store.in_group
+        """Whether pops are served, and records can be appended at this moment: no atomic batch is
+        being appended, and the log is not being rewritten."""
+        return self._serves and not self._store.in_group and not self._c.steps.is_resting
 
     def _step(self, now: float) -> None:
         """End leases, forget idle lanes, and record leases again whose records are old."""
