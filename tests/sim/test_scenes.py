@@ -20,7 +20,7 @@ FOUND = {
     "taking-long": (1, 2),  # two owners of an ordered queue
     "spreading": (1, 5),  # small batches of many queues; a look at a store that was closed
     "transacting": (1, 3, 6),  # as mutants: endings whose message was cut off
-    "timing": (1, 16),  # what the settlements of timed messages leave over
+    "timing": (1, 16, 55),  # what the settlements of timed messages leave over
     "clocks+timing": (5, 14),
     "misbehaving": (2, 3),  # nonsense that counted as success, SystemExit
 }

@@ -69,6 +69,10 @@ class Delaying(Scene):
         """How much earlier it may come by the time of the world."""
         return EARLY_S
 
+    def always_waits(self, value: str) -> bool:
+        """Whether no broker delivers it at once."""
+        return True
+
     def comes(self, value: str) -> bool:
         """Whether this run lasts long enough for it."""
         return self._level(value) != LONG
@@ -136,6 +140,8 @@ class Delaying(Scene):
         for value, places in seen.items():
             if value not in first_seen or value not in self.history.begun:
                 continue
+            if not self.always_waits(value):
+                continue  # a producer that sends it again stores it again
             due = self.history.begun[value] + self.delay_s(value)
             first = first_seen[value]
             others = sorted((at, place) for place, at in places.items() if place != first.place)
