@@ -30,6 +30,7 @@ from saturnmq.drills.sim.election_mutants import ELECTION_BIAS, ELECTION_MUTANTS
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.drills.sim.pop_mutants import POP_BIAS, POP_MUTANTS
 from saturnmq.drills.sim.scene_mutants import SCENE_BIAS, SCENE_MUTANTS
+from saturnmq.drills.sim.transaction_mutants import TRANSACTION_BIAS, TRANSACTION_MUTANTS
 from saturnmq.nameserver.routes import RouteTable
 from saturnmq.store.log.epochs import Epochs
 from saturnmq.store.message_store import MessageStore
@@ -270,5 +271,5 @@ _ALL: tuple[Mutant, ...] = (
     ),
 )
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
-MUTANTS |= SCENE_MUTANTS | POP_MUTANTS | DISK_MUTANTS | ELECTION_MUTANTS
-BIAS |= SCENE_BIAS | POP_BIAS | DISK_BIAS | ELECTION_BIAS
+MUTANTS |= SCENE_MUTANTS | POP_MUTANTS | TRANSACTION_MUTANTS | DISK_MUTANTS | ELECTION_MUTANTS
+BIAS |= SCENE_BIAS | POP_BIAS | TRANSACTION_BIAS | DISK_BIAS | ELECTION_BIAS

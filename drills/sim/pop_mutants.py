@@ -9,12 +9,9 @@ from saturnmq.broker.pop.leases import Leases, PopLane
 from saturnmq.broker.pop.recorder import PopRecorder
 from saturnmq.broker.pop.service import PopService
 from saturnmq.drills.mutants import Mutant, Patch
-from saturnmq.drills.sim.plan import FAULTS
+from saturnmq.drills.sim.scene_mutants import RESTARTS
 from saturnmq.store.message_store import AppendResult
 from saturnmq.store.offsets import PhysicalOffset, QueueOffset, StoreTime
-
-_NO_FAULTS = dict.fromkeys(FAULTS, 0)
-_RESTARTS = {"gap_s": 2.0, "weights": _NO_FAULTS | {"kill": 6, "power_loss": 6, "promote": 3}}
 
 
 def _empty(original: Any) -> Any:
@@ -69,13 +66,13 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], dict[str, Any]]] = {
         "a new term does not know what is out",
         "pop twice: open messages are given out at once",
         (Patch(service, "replay", _empty),),
-        _RESTARTS,
+        RESTARTS,
     ),
     "pop-acks-unwritten": (
         "acknowledgements are in memory only (#10736)",
         "pop after its acknowledgement: a restart gives the message out again",
         (Patch(PopRecorder, "done", _unwritten),),
-        _RESTARTS,
+        RESTARTS,
     ),
     "pop-time-halved": (
         "an invisible time ends too early",
@@ -93,7 +90,7 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], dict[str, Any]]] = {
         "the committed offset of a group passes messages that are out",
         "I12: after a restart they count as consumed",
         (Patch(PopLane, "low", _cursor),),
-        _RESTARTS,
+        RESTARTS,
     ),
     "pop-cursor-before-its-record": (
         "the cursor moves even if the record of the lease cannot be written",

@@ -5,7 +5,6 @@ replication are (`mutants.py`).
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,11 +23,6 @@ from saturnmq.broker.timer import reading
 from saturnmq.broker.timer.delay_clock import DelayClock
 from saturnmq.broker.timer.delivery import TimerDelivery
 from saturnmq.broker.timer.service import TimerService
-from saturnmq.broker.transactions import check_back, endings, half_log, halves
-from saturnmq.broker.transactions.check_back import CheckBackService
-from saturnmq.broker.transactions.endings import EndingKind
-from saturnmq.broker.transactions.half_log import HalfLog
-from saturnmq.broker.transactions.half_table import HalfTable
 from saturnmq.client.admin.group_admin import QueueLag
 from saturnmq.client.consumer import listening
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
@@ -188,43 +182,6 @@ def _always(original: Any) -> Any:
     return lambda *args, **kwargs: True
 
 
-def _message_first(original: Any) -> Any:
-    def put_adjacent(self: MessageStore, messages: Any) -> Any:
-        return original(self, messages[::-1])[::-1]
-
-    return put_adjacent
-
-
-def _behind_all(original: Any) -> Any:
-    async def begin(self: HalfLog) -> tuple[int, int]:
-        end = self._store.max_offset
-        return end(*halves.QUEUE), end(*endings.QUEUE)
-
-    return begin
-
-
-def _expires_unseen(original: Any) -> Any:
-    def expire(self: CheckBackService, half: Any) -> None:
-        self._half_log.end(half, EndingKind.ROLLED_BACK)
-
-    return expire
-
-
-def _uncounted_questions(original: Any) -> Any:
-    return lambda half, store_host, *, is_check: original(half, store_host, is_check=False)
-
-
-def _long_ago(original: Any) -> Any:
-    return lambda self, half: -math.inf
-
-
-def _only_memory(original: Any) -> Any:
-    async def load(self: HalfLog) -> None:
-        self._table = HalfTable(0, 0)
-
-    return load
-
-
 def _nothing_own(original: Any) -> Any:
     return lambda self, what, marker: self.pending.own.add(marker)
 
@@ -233,30 +190,9 @@ def _wall_clock(original: Any) -> Any:
     return lambda self, shelf: self._c.runtime.now_ms()
 
 
-_NO_FAULTS = dict.fromkeys(FAULTS, 0)
-_RESTARTS = {"gap_s": 2.0, "weights": _NO_FAULTS | {"kill": 6, "power_loss": 6, "promote": 3}}
+NO_FAULTS = dict.fromkeys(FAULTS, 0)
+RESTARTS = {"gap_s": 2.0, "weights": NO_FAULTS | {"kill": 6, "power_loss": 6, "promote": 3}}
 
-# A power loss in the middle of a sync ends the log anywhere; what was acknowledged is on the disk.
-_PIECES = {
-    "sync_flush": True,
-    "copies": 1,
-    "slaves": 1,
-    "gap_s": 2.0,
-    "safety_s": 60.0,
-    "away": 0.0,
-    "patience_s": math.inf,
-    "weights": _NO_FAULTS | {"power_loss": 3, "power_loss_inside": 8, "slow_disk": 5},
-}
-
-_POWER_LOSSES = _PIECES | {
-    "sync_flush": False,
-    "flush_s": 0.2,
-    "gap_s": 1.0,
-    "safety_s": 40.0,
-    "weights": _NO_FAULTS | {"power_loss": 6, "power_loss_inside": 3},
-}
-
-# Name: (failure, found by, patches, scenes, what replaces drawn values of the Plan besides).
 _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, Any]]] = {
     "due-by-wall-clock": (
         "a delayed message is due at its store time plus its delay",
@@ -277,7 +213,7 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         "I14 early: a clock steps, then the broker restarts",
         (Patch(DelayService, "_learn", _nothing),),
         ("clocks", "delaying"),
-        _RESTARTS,
+        RESTARTS,
     ),
     "delay-progress-forgotten": (
         "how far delayed delivery has come does not survive (#3473)",
@@ -287,14 +223,14 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
             Patch(DelayService, "_found_delivered", _from_the_first),
         ),
         ("delaying",),
-        {"safety_s": 40.0, "gap_s": 12.0, "away": 0.0, "weights": _NO_FAULTS | {"kill": 1}},
+        {"safety_s": 40.0, "gap_s": 12.0, "away": 0.0, "weights": NO_FAULTS | {"kill": 1}},
     ),
     "settlements-unread": (
         "a start or a new master does not read which timed messages were delivered",
         "I14 again: they are delivered once more",
         (Patch(reading, "settlement_in", _nothing),),
         ("timing",),
-        _RESTARTS,
+        RESTARTS,
     ),
     "delays-by-wall-clock": (
         "the delay of a timed message is counted by the wall clock",
@@ -308,7 +244,7 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         "I14 early: a clock steps, then the broker restarts",
         (Patch(DelayClock, "load", _nothing),),
         ("clocks", "timing"),
-        _RESTARTS,
+        RESTARTS,
     ),
     "recall-without-effect": (
         "a recall is answered, and its message waits on until the next start",
@@ -367,14 +303,14 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         "I1 there again: a restart builds the queues from the log",
         (Patch(TopicTable, "document", _no_tombstones),),
         ("recreating",),
-        _RESTARTS,
+        RESTARTS,
     ),
     "restore-without-tombstones": (
         "a start restores topics from the log without a look at what was deleted",
         "I1, I12: a broker restarts, and the order to delete is never so",
         (Patch(TopicTable, "_made_at", _of_old),),
         ("recreating",),
-        _RESTARTS,
+        RESTARTS,
     ),
     "deletion-unheard-by-store": (
         "deleting a topic changes the topic table only: its queues stay",
@@ -437,14 +373,14 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         "I12: sends that were under way fail",
         (Patch(Sender, "_is_gone", _never),),
         ("shrinking",),
-        {"gap_s": 1.0, "weights": _NO_FAULTS | {"clients_cut_off": 6, "slow_link": 4, "pause": 4}},
+        {"gap_s": 1.0, "weights": NO_FAULTS | {"clients_cut_off": 6, "slow_link": 4, "pause": 4}},
     ),
     "queues-restored": (
         "a start restores each queue that the log has messages of, also one that was taken away",
         "I4 there again, or I12: a broker restarts, and an operator never gets fewer of them",
         (Patch(TopicTable, "_made_at", _of_old),),
         ("shrinking",),
-        _RESTARTS,
+        RESTARTS,
     ),
     "lag-unseen": (
         "the lag of a group is 0, whatever is left",
@@ -453,57 +389,8 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         ("shrinking",),
         {
             "gap_s": 1.0,
-            "weights": _NO_FAULTS | {"consumer": 5, "clients_cut_off": 6, "connections": 3},
+            "weights": NO_FAULTS | {"consumer": 5, "clients_cut_off": 6, "connections": 3},
         },
-    ),
-    "ending-counts-alone": (
-        "an ending counts although the message behind it was cut off",
-        "I13 lost: a log ends between the two",
-        (Patch(half_log, "counts", _always),),
-        ("transacting",),
-        _PIECES,
-    ),
-    "message-before-ending": (
-        "the message is stored before its ending, as RocketMQ stores it",
-        "I13 committed twice: a log ends between the two",
-        (Patch(MessageStore, "put_adjacent", _message_first), Patch(half_log, "counts", _always)),
-        ("transacting",),
-        _POWER_LOSSES,
-    ),
-    "open-halves-forgotten": (
-        "a new master knows of no transaction that was open before",
-        "I13 lost",
-        (Patch(HalfLog, "_begin", _behind_all),),
-        ("transacting",),
-        {},
-    ),
-    "endings-forgotten": (
-        "a new master takes all transactions for open ones",
-        "I13 committed twice",
-        (Patch(HalfLog, "load", _only_memory),),
-        ("transacting",),
-        _RESTARTS,
-    ),
-    "expired-dropped": (
-        "a transaction that nobody decides is rolled back when it expires",
-        "I13 lost: its message is nowhere",
-        (Patch(CheckBackService, "_expire", _expires_unseen),),
-        ("transacting",),
-        {},
-    ),
-    "questions-uncounted": (
-        "a half that is stored again does not say how often its producer was asked",
-        "I12: it never expires",
-        (Patch(check_back, "asked_again", _uncounted_questions),),
-        ("transacting",),
-        {},
-    ),
-    "asked-at-once": (
-        "a producer is asked about a transaction that has just begun",
-        "I13 asked early",
-        (Patch(HalfLog, "since", _long_ago),),
-        ("transacting",),
-        {},
     ),
 }
 SCENE_MUTANTS = {
