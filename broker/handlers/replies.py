@@ -60,6 +60,7 @@ class ReplyService:
 
         def taken(told: Command | SaturnError) -> None:
             self._waiting -= 1
+            assert self._waiting >= 0, f"{self._waiting} replies wait"
             code, remark = 0, ""
             if isinstance(told, SaturnError):
                 code, remark = SystemError_.code, f"push reply message fail: {told}"

@@ -235,10 +235,12 @@ class Leases:
         lane.ready = [at for at in lane.ready if at in lane.open]
         heapq.heapify(lane.ready)
         lane.sort()
+        assert lane.out <= len(lane.open), f"{lane.out} of {len(lane.open)} are out"
 
     def forget(self, lane: PopLane) -> None:
         """Forget a lane with all that is open in it."""
         self.reset(lane, lane.cursor)
+        assert not lane.open, f"{len(lane.open)} of {lane.place} are still open"
         self.records.pop(lane, None)
         del self.lanes[lane.place]
 
@@ -251,6 +253,7 @@ class Leases:
             slot = self._slots.get(due, {})
             while slot and ended < most:
                 lease, _ = slot.popitem()
+                assert lease.left > 0, f"nothing of {lease.offsets} is left, and it is in a slot"
                 lease.expired = True
                 lease.lane.out -= lease.left
                 for offset in lease.open:

@@ -86,6 +86,7 @@ class HalfTable:
             return 0
         gone = {half for half in self._ended if half < first}
         lost = first - self.position - len(gone)
+        assert lost >= 0, f"{len(gone)} halves are over of {first - self.position}"
         self._ended -= gone
         self._moved = {root: moved for root, moved in self._moved.items() if moved.offset >= first}
         self.position = first
