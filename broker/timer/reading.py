@@ -44,7 +44,7 @@ class TimerReader:
             return pending.next_offset > before
         first, markers_end = c.store.markers
         visible = c.visible
-        offset = max(pending.next_marker, first)
+        offset = pending.next_marker = max(pending.next_marker, first)  # older ones were deleted
         for number in range(offset, min(offset + STEP, markers_end)):
             marker = c.store.marker(number)
             if marker is not None and marker.end > visible:

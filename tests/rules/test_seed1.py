@@ -66,7 +66,7 @@ def test_row_1_02_what_a_store_directory_holds() -> None:
         found = {entry.name: entry for entry in world.disk.list("/store")}
         assert set(found) == {
             *("abort", "checkpoint", "commitlog", "config", "consumequeue", "epochFileCheckpoint"),
-            *("index", "lock"),
+            *("index", "lock", "timer"),
         }
         assert found["checkpoint"].size == 4096
         assert world.disk.read_file("/store/lock") == b"lock"
