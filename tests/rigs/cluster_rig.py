@@ -32,7 +32,8 @@ def running(directory: Path, settings: Settings | None = None) -> Iterator[Local
 def check_loops(directory: Path) -> None:
     """No loop of a node below `directory` stood still for long: 100 ms of processor time, which
     says something of the node, however busy the machine is (runtime/loop_watch.py)."""
-    assert long_stops(directory) == []
+    stops = long_stops(directory)
+    assert stops == [], stops  # a rig's assertions are not taken apart by pytest
 
 
 def make_topic(cluster: LocalCluster, name: str, queues: int) -> str:
