@@ -12,11 +12,10 @@ from collections.abc import AsyncIterator, Sequence
 
 from saturnmq.client.admin.message_finding import MessageFinder
 from saturnmq.client.core import ClientCore
+from saturnmq.client.single_send import single_send
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frame import HOST_MASK, TRANSACTION_MASK
-from saturnmq.protocol.message import MessageQueue, ReceivedMessage, encode_properties
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.topics import dlq_topic, retry_topic
 from saturnmq.runtime.errors import MessageIllegal, RouteNotFound, TopicNotExist
 
@@ -61,22 +60,15 @@ async def resend(
     address = core.broker_address(queue.broker_name)
     if address is None:
         raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
-    ext = {
-        "a": group,
-        "b": queue.topic,
-        "c": "",  # no template: a topic that was deleted is not made again
-        "d": "0",
-        "e": str(queue.queue_id),
-        "f": str(letter.sys_flag & ~(TRANSACTION_MASK | HOST_MASK)),
-        "g": str(letter.born_timestamp),
-        "h": str(letter.flag),
-        "i": encode_properties(told).decode(),
-        "j": "0",
-        "k": "false",
-        "m": "false",
-        "n": queue.broker_name,
-    }
-    request = Command.request(RequestCode.SEND_MESSAGE_V2, ext, bytes(letter.raw_body))
+    request = single_send(  # without a template: a topic that was deleted is not made again
+        queue,
+        group,
+        letter.raw_body,
+        told,
+        born_ms=letter.born_timestamp,
+        flag=letter.flag,
+        sys_flag=letter.sys_flag & ~(TRANSACTION_MASK | HOST_MASK),
+    )
     await core.invoke(address, request, timeout)
 
 

@@ -28,6 +28,7 @@ from typing import NamedTuple
 from saturnmq.client.admin.message_finding import MessageFinder
 from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.placing import queue_of
+from saturnmq.client.single_send import single_send
 from saturnmq.protocol import checked, topics
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.codes import RequestCode
@@ -38,7 +39,6 @@ from saturnmq.protocol.frame import (
     TRANSACTION_NONE,
 )
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
-from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import brokers_in
 from saturnmq.runtime.errors import RouteNotFound, SaturnError, TopicNotExist
@@ -346,22 +346,16 @@ class Restorer:
         if wanted.waits:
             now, stored = self._core.runtime.now_ms(), message.store_timestamp
             level = delay_left(wanted.delay_level, stored, now, self._delays_ms)
-        ext = {
-            "a": GROUP,
-            "b": wanted.topic,
-            "c": "",  # no template: a topic that was just deleted is not made again
-            "d": "0",
-            "e": str(queue.queue_id),
-            "f": str(message.sys_flag & ~(TRANSACTION_MASK | HOST_MASK)),
-            "g": str(message.born_timestamp),
-            "h": str(message.flag),
-            "i": encode_properties(properties_again(item, level)).decode(),
-            "j": str(wanted.deliveries),
-            "k": "false",
-            "m": "false",
-            "n": queue.broker_name,
-        }
-        request = Command.request(RequestCode.SEND_MESSAGE_V2, ext, bytes(message.raw_body))
+        request = single_send(  # without a template: a topic just deleted is not made again
+            queue,
+            GROUP,
+            message.raw_body,
+            properties_again(item, level),
+            born_ms=message.born_timestamp,
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~(TRANSACTION_MASK | HOST_MASK),
+            deliveries=wanted.deliveries,
+        )
         await self._core.invoke(address, request, TIMEOUT_S)
 
 

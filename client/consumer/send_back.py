@@ -12,10 +12,10 @@ from __future__ import annotations
 import logging
 
 from saturnmq.client.core import ClientCore
+from saturnmq.client.single_send import single_send
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import RouteNotFound, SaturnError
 
@@ -89,22 +89,18 @@ class SendBack:
             properties.pop(name, None)
         if self._max:
             properties["MAX_RECONSUME_TIMES"] = self._max
-        ext = {
-            "a": "CLIENT_INNER_PRODUCER",
-            "b": retry_topic,
-            "c": "TBW102",
-            "d": "4",
-            "e": str(queue.queue_id),
-            "f": str(message.sys_flag & ~0xC),
-            "g": str(self._core.runtime.now_ms()),
-            "h": str(message.flag),
-            "i": encode_properties(properties).decode(),
-            "j": str(message.reconsume_times + 1),
-            "k": "false",
-            "m": "false",
-            "n": queue.broker_name,
-        }
+        request = single_send(
+            queue,
+            "CLIENT_INNER_PRODUCER",
+            message.raw_body,
+            properties,
+            born_ms=self._core.runtime.now_ms(),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~0xC,
+            deliveries=message.reconsume_times + 1,
+            template="TBW102",
+            template_queues=4,
+        )
         if self._max:
-            ext["l"] = self._max
-        request = Command.request(RequestCode.SEND_MESSAGE_V2, ext, bytes(message.raw_body))
+            request.ext["l"] = self._max
         await self._core.invoke(address, request, TIMEOUT_S, ok=STORED)

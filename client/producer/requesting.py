@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from saturnmq.client.core import ClientCore
+from saturnmq.client.single_send import single_send
 from saturnmq.protocol import checked
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.codes import RequestCode
@@ -23,11 +24,11 @@ from saturnmq.protocol.header_fields import INT32_MIN
 from saturnmq.protocol.ids import encode_address
 from saturnmq.protocol.message import (
     Message,
+    MessageQueue,
     ReceivedMessage,
     decode_properties,
     encode_properties,
 )
-from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.topics import reply_topic
 from saturnmq.runtime.errors import MalformedFrame, MessageIllegal, RouteNotFound
@@ -115,22 +116,16 @@ async def send_reply(
         names.REPLY_TO_CLIENT: client_id,
         names.TTL: asked.get(names.TTL, "0"),
     }
-    ext = {
-        "a": group,
-        "b": topic,
-        "c": "TBW102",
-        "d": str(core.default_topic_queues),
-        "e": "0",
-        "f": "0",
-        "g": str(core.runtime.now_ms()),
-        "h": "0",
-        "i": encode_properties(told).decode(),
-        "j": "0",
-        "k": "false",
-        "m": "false",
-        "n": broker,
-    }
-    command = Command.request(RequestCode.SEND_REPLY_MESSAGE_V2, ext, bytes(body))
+    command = single_send(
+        MessageQueue(topic, broker, 0),
+        group,
+        body,
+        told,
+        born_ms=core.runtime.now_ms(),
+        template="TBW102",
+        template_queues=core.default_topic_queues,
+        code=RequestCode.SEND_REPLY_MESSAGE_V2,
+    )
     await core.invoke(address, command, ANSWER_S)
 
 

@@ -1,0 +1,46 @@
+"""The request that sends one message to one queue: SEND_MESSAGE_V2, or the reply to a request.
+
+For messages that go out one at a time, beside a producer's batches (`producer/sending.py`): copies
+of received messages, and replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.message import MessageQueue, encode_properties
+from saturnmq.protocol.remoting import Command
+
+
+def single_send(
+    queue: MessageQueue,
+    group: str,
+    body: bytes | bytearray | memoryview,
+    properties: Mapping[str, str],
+    *,
+    born_ms: int,
+    flag: int = 0,
+    sys_flag: int = 0,
+    deliveries: int = 0,
+    template: str = "",
+    template_queues: int = 0,
+    code: RequestCode = RequestCode.SEND_MESSAGE_V2,
+) -> Command:
+    """The request. Without a `template` the broker makes no topic that does not exist."""
+    ext = {
+        "a": group,
+        "b": queue.topic,
+        "c": template,
+        "d": str(template_queues),
+        "e": str(queue.queue_id),
+        "f": str(sys_flag),
+        "g": str(born_ms),
+        "h": str(flag),
+        "i": encode_properties(properties).decode(),
+        "j": str(deliveries),
+        "k": "false",
+        "m": "false",
+        "n": queue.broker_name,
+    }
+    return Command.request(code, ext, bytes(body))
