@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_rig import check_loops, make_topic, running
+from cluster_rig import check_loops, make_topic, read_all, running
 from etcd_rig import need_etcd, running_etcd
-from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
+from saturnmq import Admin, Message, Producer, SaturnError
 from saturnmq.broker.replication.election import SETTLE_S
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import free_block
@@ -64,17 +64,6 @@ def send_some(producer: Producer, acked: list[bytes], count: int, number: int) -
         send(producer, number, acked)
         number += 1
     return number
-
-
-def read_all(cluster: LocalCluster, least: int) -> set[bytes]:
-    found: set[bytes] = set()
-    consumer = PullConsumer("reader", nameservers=cluster.nameservers, from_beginning=True)
-    consumer.subscribe("T")
-    with consumer:
-        deadline = time.monotonic() + GOES_ON_S
-        while len(found) < least and time.monotonic() < deadline:
-            found |= {bytes(message.body) for message in consumer.poll(timeout_s=1.0)}
-    return found
 
 
 def ready(admin: Admin) -> bool:
@@ -124,7 +113,7 @@ def test_sends_go_on_by_themselves_when_the_master_is_gone(
                 )
                 wait_until(lambda: ready(admin), "the next fail-over is possible")
                 send_some(producer, acked, 50, number)
-            lost = set(acked) - read_all(cluster, len(acked))
+            lost = set(acked) - read_all(cluster, set(acked))
             assert not lost, f"{len(lost)} of {len(acked)}: {sorted(lost)[:5]}"
 
 
@@ -164,7 +153,7 @@ def test_a_master_goes_on_without_etcd_while_its_slave_follows_it(tmp_path: Path
                 wait_until(lambda: send(producer, number, acked), "acknowledged with a lease")
                 cluster.start("slave-0")
                 wait_until(lambda: ready(admin), "the next fail-over is possible")
-            assert set(acked) <= read_all(cluster, len(acked))
+            assert set(acked) <= read_all(cluster, set(acked))
 
 
 def saturnmq(*words: str) -> Any:
@@ -258,7 +247,7 @@ def test_a_preferred_slave_takes_over_from_a_living_master(tmp_path: Path) -> No
                     number = send_some(producer, acked, 20, number)
                 send_some(producer, acked, 20, number)
                 wait_until(lambda: ready(admin), "the other one follows")
-            lost = set(acked) - read_all(cluster, len(acked))
+            lost = set(acked) - read_all(cluster, set(acked))
             assert not lost, f"{len(lost)} of {len(acked)}: {sorted(lost)[:5]}"
 
 
@@ -331,5 +320,5 @@ def test_a_group_that_elects_its_masters_goes_on_after_an_operators_hand_over(
                 assert leads == [cluster.node("master-0").address]
                 cluster.start("slave-0")
                 wait_until(lambda: ready(admin), "the next fail-over is possible")
-            lost = set(acked) - read_all(cluster, len(acked))
+            lost = set(acked) - read_all(cluster, set(acked))
             assert not lost, f"{len(lost)} of {len(acked)}: {sorted(lost)[:5]}"

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_rig import make_topic, running
-from saturnmq import Admin, Message, Producer, PullConsumer, SaturnError
+from cluster_rig import make_topic, read_all, running
+from saturnmq import Admin, Message, Producer, SaturnError
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.client.producer.results import SendStatus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 SENDERS = 3
 PAUSE_S = 0.005  # between two messages of a sender
-READ_S = 30.0
 
 
 class Load:
@@ -66,17 +65,6 @@ class Load:
             self._stop.wait(PAUSE_S)
 
 
-def read_all(cluster: LocalCluster, least: int) -> set[bytes]:
-    found: set[bytes] = set()
-    consumer = PullConsumer("reader", nameservers=cluster.nameservers, from_beginning=True)
-    consumer.subscribe("T")
-    with consumer:
-        deadline = time.monotonic() + READ_S
-        while len(found) < least and time.monotonic() < deadline:
-            found |= {bytes(message.body) for message in consumer.poll(timeout_s=1.0)}
-    return found
-
-
 def saturnmq(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "saturnmq", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
@@ -118,5 +106,5 @@ def test_a_cluster_is_upgraded_under_load(tmp_path: Path, replication: str) -> N
         else:  # a start that takes longer than slaveTimeout is not waited for
             assert load.statuses[SendStatus.OK] > 0.5 * len(load.stored)
         assert ("sends wait for the node" in progress) == (replication == "sync")
-        lost = set(load.stored) - read_all(cluster, len(load.stored))
+        lost = set(load.stored) - read_all(cluster, set(load.stored))
         assert not lost, f"{len(lost)} of {len(load.stored)}: {sorted(lost)[:5]}"

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from saturnmq import Admin
+from saturnmq import Admin, PullConsumer
 from saturnmq.cli.launcher import LocalCluster, Settings, long_stops
 from saturnmq.drills.failover.processes import SMALL_FILES
+
+READ_S = 30.0
 
 
 @contextmanager
@@ -41,3 +44,16 @@ def make_topic(cluster: LocalCluster, name: str, queues: int) -> str:
     with Admin(cluster.nameservers[0]) as admin:
         admin.create_topic(name, queues)
     return name
+
+
+def read_all(cluster: LocalCluster, wanted: set[bytes]) -> set[bytes]:
+    """Bodies of the messages of topic T, read from the beginning until all that are wanted have
+    come, or for 30 s. A message that was stored and not acknowledged may be among them."""
+    found: set[bytes] = set()
+    consumer = PullConsumer("reader", nameservers=cluster.nameservers, from_beginning=True)
+    consumer.subscribe("T")
+    with consumer:
+        deadline = time.monotonic() + READ_S
+        while not wanted <= found and time.monotonic() < deadline:
+            found |= {bytes(message.body) for message in consumer.poll(timeout_s=1.0)}
+    return found
