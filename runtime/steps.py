@@ -67,6 +67,14 @@ class Steps:
             self._begin()
         await turn
 
+    def start(self, work: Generator[None, None, None], name: str) -> asyncio.Task[None] | None:
+        """Do one step at once, which is usually all; return the task that does the others."""
+        try:
+            next(work)
+        except StopIteration:
+            return None
+        return self._runtime.spawn(self.run(work), name=name)
+
     async def run(self, work: Generator[None, None, T]) -> T:
         """Do the work, which yields between two steps; returns its result."""
         return cast(T, await self.run_while(work, lambda: True))

@@ -9,8 +9,18 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.frame import TRANSACTION_MASK
+from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.store.message_store import AppendResult, PendingMessage
+
+
+def returned_properties(message: ReceivedMessage) -> dict[str, str]:
+    """The properties of a copy for the group that has not consumed the message."""
+    properties = dict(message.properties)
+    properties.pop(names.CRC32, None)
+    properties.setdefault(names.RETRY_TOPIC, message.topic)
+    properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+    return properties
 
 
 class CopyWriter:
@@ -24,18 +34,14 @@ class CopyWriter:
         self,
         topic: str,
         queue_id: int,
-        body: bytes | memoryview,
+        message: ReceivedMessage,
         properties: dict[str, str],
         *,
-        flag: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
         reconsume_times: int,
         rescheduled: bool = False,
     ) -> AppendResult:
-        """Store a message. With DELAY in its properties it waits first, unless it has waited
-        (`rescheduled`)."""
+        """Store a copy of a message, with these properties. With DELAY among them it waits first,
+        unless it has waited (`rescheduled`)."""
         encoded = encode_properties(properties)
         if names.DELAY in properties and not rescheduled:
             topic, queue_id, encoded = schedule(topic, queue_id, encoded, self._levels)
@@ -43,12 +49,12 @@ class CopyWriter:
             PendingMessage(
                 topic=topic,
                 queue_id=queue_id,
-                body=body,
+                body=message.raw_body,
                 properties=encoded,
-                flag=flag,
-                sys_flag=sys_flag & ~TRANSACTION_MASK,
-                born_timestamp=born_timestamp,
-                born_host=born_host,
+                flag=message.flag,
+                sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+                born_timestamp=message.born_timestamp,
+                born_host=message.raw_born_host,
                 store_host=self._c.store_host,
                 reconsume_times=reconsume_times,
             ),

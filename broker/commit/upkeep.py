@@ -51,23 +51,22 @@ class Upkeep:
         while True:
             self._prepared_to = self._store.watermarks.appended
             self._wanted.clear()
-            try:
-                await self._gate.shared(self._runtime.run_blocking(self._store.prepare_ahead))
-            except OSError as error:
-                log.error("cannot prepare the log ahead of its writer: %s", error)
-                await self._runtime.sleep(AGAIN_S)
+            await self._ahead(self._store.prepare_ahead, "prepare the log ahead of its writer")
             await self._wanted.wait()
 
     async def run_room(self) -> None:
         """Make room where queue and index files grow, and the next ones of them."""
         while True:
             self._wants_room.clear()
-            try:
-                await self._gate.shared(self._runtime.run_blocking(self._store.make_room_ahead))
-            except OSError as error:
-                log.error("cannot make room ahead of the writer: %s", error)
-                await self._runtime.sleep(AGAIN_S)
+            await self._ahead(self._store.make_room_ahead, "make room ahead of the writer")
             await self._wants_room.wait()
+
+    async def _ahead(self, work: Callable[[], None], what: str) -> None:
+        try:
+            await self._gate.shared(self._runtime.run_blocking(work))
+        except OSError as error:
+            log.error("cannot %s: %s", what, error)
+            await self._runtime.sleep(AGAIN_S)
 
     async def run_checkpoints(self) -> None:
         """Sync queue and index files, then write the checkpoint, which is never ahead of the

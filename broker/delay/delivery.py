@@ -323,12 +323,8 @@ class DelayService(ProgressTable[int]):
         put = self._copies.store(
             topic,
             queue_id,
-            message.raw_body,
+            message,
             properties,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.raw_born_host,
             reconsume_times=message.reconsume_times,
             rescheduled=True,
         )

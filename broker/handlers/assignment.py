@@ -16,6 +16,7 @@ from typing import Any
 
 from saturnmq.broker import bodies
 from saturnmq.broker.context import Context, answer, answer_failure
+from saturnmq.broker.handlers.membership import mq_json
 from saturnmq.broker.pop.assignment import STRATEGIES, assigned
 from saturnmq.broker.tables.clients import BROADCASTING
 from saturnmq.broker.tables.request_modes import PULL, RequestMode
@@ -81,11 +82,7 @@ class AssignmentRequests:
             queues = assigned(mode, asked.strategy, asked.client_id, queues, online.client_ids())
         return [
             {
-                "messageQueue": {
-                    "brokerName": queue.broker_name,
-                    "queueId": queue.queue_id,
-                    "topic": queue.topic,
-                },
+                "messageQueue": mq_json(queue),
                 "mode": mode.mode if asked.message_model != BROADCASTING else PULL,
             }
             for queue in queues

@@ -25,8 +25,9 @@ from typing import Any
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
 from saturnmq.broker.context import Context, answer, answer_failure, cached, check_permission
+from saturnmq.broker.handlers.arrival_notes import ArrivalNotes
 from saturnmq.broker.handlers.held_pulls import HeldPulls
-from saturnmq.broker.handlers.subscriptions import check_enabled
+from saturnmq.broker.handlers.subscriptions import check_enabled, reading_group
 from saturnmq.broker.pop.handles import ORDERED, kind_of, topic_of_kind
 from saturnmq.broker.pop.orders import PopOrder, Popped
 from saturnmq.broker.pop.service import PopService
@@ -42,24 +43,20 @@ from saturnmq.protocol.pop_headers import (
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.runtime.errors import (
-    GroupNotExist,
     InvalidParameter,
-    NoPermission,
     SaturnError,
     SystemBusy,
 )
 from saturnmq.store.message_store import Arrival
 
 BATCH_MAX = 32  # messages of one pop, as in RocketMQ
-BITS_MAX = 8192  # bytes of a bit set as text
 HOLD_MAX_S = 60.0
 HELD_BYTES = 2000  # of a request that waits
 LOOKED_AT = 64  # queues in one turn of the loop: about half a millisecond
 TRIED = 32  # held requests in one turn
-NOTES_MAX = 1000  # steps of reput whose topics are remembered one by one
-FORGOTTEN = 200  # held requests of a connection that is gone, in one turn
 
 Places = Sequence[tuple[str, int]]
+NAME = "held-pops"  # of their tasks
 Trying = Generator[None, None, None]
 """Looks at held requests; yields between two turns of the loop."""
 
@@ -107,8 +104,7 @@ class PopRequests:
         self._acknowledgement = acknowledgement
         self.held: HeldPulls[HeldPop] = HeldPulls(context.config.max_held_pops)
         self._groups: dict[str, dict[str, None]] = {}  # that wait for a topic, or did
-        # Topics with new entries, and the physical offset up to which the entries reach.
-        self._arrived: deque[tuple[int, dict[str, None]]] = deque()
+        self._arrived: ArrivalNotes[str] = ArrivalNotes()  # topics
         self._missed: dict[tuple[str, str], None] = {}  # woken while nothing could be appended
         service.on_ready = self._ready
         service.on_end = self._refuse_all
@@ -184,13 +180,7 @@ class PopRequests:
         self._service.check_serves()
         check_permission(c, READ, "popping")
         c.topics.readable(topic_name)
-        group = c.groups.get_or_create(group_name)
-        if group is None:
-            raise GroupNotExist(f"subscription group [{group_name}] does not exist")
-        if not group.consume_enable:
-            raise NoPermission(f"subscription group [{group_name}] may not consume")
-        if c.groups.forbids(group_name, topic_name):
-            raise NoPermission(f"group {group_name} is forbidden to read topic {topic_name}")
+        reading_group(c, group_name, topic_name)
 
     def _begin(self, held: HeldPop) -> None:
         places = list(self._service.queues(held.order))
@@ -272,30 +262,19 @@ class PopRequests:
         """Forget the requests of a closed connection."""
         waiting = self.held.of(endpoint)
         if waiting:
-            self._do(self._forget(waiting))
-
-    def _forget(self, waiting: list[HeldPop]) -> Trying:
-        for number, held in enumerate(waiting, 1):
-            self.held.forget(held)
-            if not number % FORGOTTEN:
-                yield
+            self._steps.start(self.held.forget_all(waiting), NAME)
 
     def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
         """Note the topics with new entries up to `dispatched`; see `PullService.arrived`."""
         if not len(self.held) and dispatched <= self._c.visible:
             return
-        topics = {arrival.topic: None for arrival in arrivals}
-        if len(self._arrived) >= NOTES_MAX:
-            topics |= self._arrived.pop()[1]
-        self._arrived.append((dispatched, topics))
+        self._arrived.add(dispatched, {arrival.topic: None for arrival in arrivals})
 
     def wake(self) -> None:
         """Answer requests whose messages became visible."""
-        visible = self._c.visible
-        while self._arrived and self._arrived[0][0] <= visible:
-            for topic in self._arrived.popleft()[1]:
-                for group in list(self._groups.get(topic, ())):
-                    self._wake(topic, group)
+        for topic in self._arrived.take(self._c.visible):
+            for group in list(self._groups.get(topic, ())):
+                self._wake(topic, group)
 
     def wake_all(self) -> None:
         """Look at every held request again."""
@@ -320,7 +299,7 @@ class PopRequests:
         if not self._service.serves:
             self._missed[key] = None
             return
-        self._do(self._serve(key))
+        self._steps.start(self._serve(key), NAME)
 
     def _serve(self, key: tuple[str, str]) -> Trying:
         """Try the requests that wait for a topic in a group's name, until one finds nothing."""
@@ -364,14 +343,6 @@ class PopRequests:
         again = HeldPop(held.endpoint, held.request, held.order, max(1, rest_ms), held.only_tells)
         self._later(again, self._begin_later(again, places))
         return True
-
-    def _do(self, work: Trying) -> None:
-        """Do one step at once, which is usually all."""
-        try:
-            next(work)
-        except StopIteration:
-            return
-        self._runtime.spawn(self._steps.run(work), name="held-pops")
 
     def expire(self, now: float) -> None:
         """Answer the requests whose time is over."""

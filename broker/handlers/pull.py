@@ -18,13 +18,19 @@ client fails without any of the four.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from functools import partial
 
 from saturnmq.broker.context import Context, answer, answer_failure, cached, check_permission
+from saturnmq.broker.handlers.arrival_notes import ArrivalNotes
 from saturnmq.broker.handlers.held_pulls import HeldPull, HeldPulls
-from saturnmq.broker.handlers.subscriptions import is_long, of_group, of_request, read_ahead
+from saturnmq.broker.handlers.subscriptions import (
+    is_long,
+    of_group,
+    of_request,
+    read_ahead,
+    reading_group,
+)
 from saturnmq.broker.tables.clients import BROADCASTING
 from saturnmq.broker.tables.lost_offsets import commit, lost_from, term_of
 from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
@@ -38,16 +44,14 @@ from saturnmq.protocol.codes import (
 )
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.errors import GroupNotExist, NoPermission, SystemBusy, TopicNotExist
+from saturnmq.runtime.errors import NoPermission, SystemBusy, TopicNotExist
 from saturnmq.store.message_store import Arrival, GetResult
 
 PROGRESS_S = 0.3  # a pull is held no longer than this once its filter has dropped messages
 HOLD_MAX_S = 60.0
-NOTES_MAX = 1000  # steps of reput whose queues are remembered one by one
 BATCH_MAX = 32_768  # messages one pull may ask for
 BYTES_MAX = 8 << 20  # of one answer; the frame limit of a connection is 16 MiB
 JAVA_BATCH = 32  # the most that RocketMQ itself returns from memory
-FORGOTTEN = 200  # held pulls of a connection that is gone, in one turn
 LOOKED_AT = 32  # held pulls in one turn: half a millisecond
 SQL_WEIGHT = 16  # a pull with a condition takes as long as this many others at most
 
@@ -64,6 +68,7 @@ CODES = {
 }
 
 
+NAME = "held-pulls"  # of their tasks
 Looking = Generator[None, None, None]
 """Looks at held pulls; yields between two turns of the loop."""
 
@@ -75,8 +80,7 @@ class PullService:
         self._runtime = context.runtime
         self._steps = context.steps
         self.held: HeldPulls[HeldPull] = HeldPulls(context.config.max_held_pulls)
-        # Queues with new entries, and the physical offset up to which the entries reach.
-        self._arrived: deque[tuple[int, dict[tuple[str, int], None]]] = deque()
+        self._arrived: ArrivalNotes[tuple[str, int]] = ArrivalNotes()  # queues
         self._expiring: asyncio.Task[None] | None = None
 
     def on_pull(self, endpoint: Endpoint, request: Command, header: headers.PullHeader) -> None:
@@ -165,13 +169,7 @@ class PullService:
     ) -> tuple[SubscriptionGroup, Topic]:
         c = self._c
         check_permission(c, READ, "pulling")
-        group = c.groups.get_or_create(group_name)
-        if group is None:
-            raise GroupNotExist(f"subscription group [{group_name}] does not exist")
-        if not group.consume_enable:
-            raise NoPermission(f"subscription group [{group_name}] may not consume")
-        if c.groups.forbids(group_name, topic_name):
-            raise NoPermission(f"group {group_name} is forbidden to read topic {topic_name}")
+        group = reading_group(c, group_name, topic_name)
         online = c.clients.consumer_group(group_name)
         if online and online.message_model == BROADCASTING and not group.broadcast_enable:
             raise NoPermission(f"subscription group [{group_name}] may not broadcast")
@@ -249,44 +247,25 @@ class PullService:
         """Forget the pulls of a closed connection."""
         pulls = self.held.of(endpoint)
         if pulls:
-            self._do(self._forget(pulls))
-
-    def _forget(self, pulls: list[HeldPull]) -> Looking:
-        for number, pull in enumerate(pulls, 1):
-            self.held.forget(pull)
-            if not number % FORGOTTEN:
-                yield
+            self._steps.start(self.held.forget_all(pulls), NAME)
 
     def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
         """Note the queues with new entries up to `dispatched`. Entries that are not visible yet are
         noted even if no pull waits: a pull that comes meanwhile finds nothing and must be woken."""
         if not len(self.held) and dispatched <= self._c.visible:
             return
-        keys = {(a.topic, a.queue_id): None for a in arrivals}
-        if len(self._arrived) >= NOTES_MAX:  # `confirmed` may stand still for hours
-            keys |= self._arrived.pop()[1]
-        self._arrived.append((dispatched, keys))
+        self._arrived.add(dispatched, {(a.topic, a.queue_id): None for a in arrivals})
 
     def wake(self) -> None:
         """Answer held pulls whose messages became visible."""
-        visible = self._c.visible
-        while self._arrived and self._arrived[0][0] <= visible:
-            for key in self._arrived.popleft()[1]:
-                waiting = self.held.take_queue(key)
-                if waiting:
-                    self._do(self._each(waiting, self._retry))
+        for key in self._arrived.take(self._c.visible):
+            waiting = self.held.take_queue(key)
+            if waiting:
+                self._steps.start(self._each(waiting, self._retry), NAME)
 
     def wake_all(self) -> None:
         """Look at every held pull again (after a role change, an offset reset, a close)."""
-        self._do(self._each(self.held.take_all(), self._retry))
-
-    def _do(self, work: Looking) -> asyncio.Task[None] | None:
-        """Do one step at once, which is usually all; return the task that does the others."""
-        try:
-            next(work)
-        except StopIteration:
-            return None
-        return self._runtime.spawn(self._steps.run(work), name="held-pulls")
+        self._steps.start(self._each(self.held.take_all(), self._retry), NAME)
 
     @staticmethod
     def _each(pulls: Iterable[HeldPull], look: Callable[[HeldPull], None]) -> Looking:
@@ -324,7 +303,7 @@ class PullService:
         """Answer the pulls whose suspend time is over with the messages there are."""
         if self._expiring is None or self._expiring.done():
             due = iter(partial(self.held.take_due, now), None)
-            self._expiring = self._do(self._each(due, self._answer_late))
+            self._expiring = self._steps.start(self._each(due, self._answer_late), NAME)
 
     def _answer_late(self, pull: HeldPull) -> None:
         """Answer an overdue pull with the messages there are."""

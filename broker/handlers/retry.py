@@ -15,7 +15,7 @@ the retry topic.
 from __future__ import annotations
 
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
-from saturnmq.broker.commit.copies import CopyWriter
+from saturnmq.broker.commit.copies import CopyWriter, returned_properties
 from saturnmq.broker.context import Context, answer, check_permission
 from saturnmq.broker.tables.topics import WRITE
 from saturnmq.protocol import headers
@@ -63,10 +63,7 @@ class RetryService:
                 f"look message by offset failed, {offset}: message {message.message_id} is there, "
                 f"and not {told}, which was cut off"
             )
-        properties = dict(message.properties)
-        properties.pop(names.CRC32, None)
-        properties.setdefault(names.RETRY_TOPIC, message.topic)
-        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+        properties = returned_properties(message)
         properties[names.WAIT] = "false"
         level = header.delay_level
         limit = group.retry_limit(header.max_reconsume_times)
@@ -81,12 +78,8 @@ class RetryService:
         put = self._copies.store(
             topic.name,
             queue_id,
-            message.raw_body,
+            message,
             properties,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.raw_born_host,
             reconsume_times=message.reconsume_times + 1,
         )
         if not request.is_oneway:

@@ -102,10 +102,11 @@ class SendService:
             text_ += f"UNIQ_KEY\x01{unique}\x02"
         name = topic.name
         reconsume = header.reconsume_times
-        delayed = bool(find_in_text(text_, "DELAY\x01"))
+        level = find_in_text(text_, "DELAY\x01")
+        delayed = bool(level)
         prepared = find_in_text(text_, "TRAN_MSG\x01").lower() == "true"
         prepared = prepared and not (reconsume and delayed)
-        timed = "TIMER_DE" in text_ and find_in_text(text_, "DELAY\x01") in ("", "0")
+        timed = "TIMER_DE" in text_ and level in ("", "0")
         if prepared and timed:
             raise MessageIllegal(
                 "a message of a transaction has no time of its own: leave its TIMER properties out"

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 from saturnmq.broker.context import Context
+from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.protocol.headers import SubscriberHeader
 from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.runtime.errors import (
@@ -20,6 +21,8 @@ from saturnmq.runtime.errors import (
     FilterDataNotExist,
     FilterDataNotLatest,
     FilterNotSupported,
+    GroupNotExist,
+    NoPermission,
     SubscriptionNotExist,
     SubscriptionNotLatest,
 )
@@ -74,6 +77,19 @@ def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscript
             f"{newest.get('subString')!r:.200}"
         )
     return found
+
+
+def reading_group(context: Context, group_name: str, topic_name: str) -> SubscriptionGroup:
+    """The group in whose name a topic is read, made if groups may be. GroupNotExist;
+    NoPermission."""
+    group = context.groups.get_or_create(group_name)
+    if group is None:
+        raise GroupNotExist(f"subscription group [{group_name}] does not exist")
+    if not group.consume_enable:
+        raise NoPermission(f"subscription group [{group_name}] may not consume")
+    if context.groups.forbids(group_name, topic_name):
+        raise NoPermission(f"group {group_name} is forbidden to read topic {topic_name}")
+    return group
 
 
 def check_enabled(context: Context, expression_type: str) -> None:

@@ -32,7 +32,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from saturnmq.broker.commit.copies import CopyWriter
+from saturnmq.broker.commit.copies import CopyWriter, returned_properties
 from saturnmq.broker.context import Context
 from saturnmq.broker.pop import records
 from saturnmq.broker.pop.handles import PopHandle, topic_of_kind
@@ -365,20 +365,13 @@ class PopService:
     def _bury(self, lane: PopLane, offset: int, result: GetResult, attempts: int) -> None:
         """Move a message to the dead letters of its group."""
         message = decode_frames(result.data, True)[0]
-        properties = dict(message.properties)
-        properties.pop(names.CRC32, None)
-        properties.setdefault(names.RETRY_TOPIC, message.topic)
-        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+        properties = returned_properties(message)
         properties.pop(names.DELAY, None)
         self._copies.store(
             self._c.topics.ensure(dlq_topic(lane.place.group), 1).name,
             0,
-            message.raw_body,
+            message,
             properties,
-            flag=message.flag,
-            sys_flag=message.sys_flag,
-            born_timestamp=message.born_timestamp,
-            born_host=message.raw_born_host,
             reconsume_times=message.reconsume_times + attempts,
         )
         self._close(lane, [offset])

@@ -21,7 +21,7 @@ from saturnmq.broker.timer.delay_clock import DelayClock
 from saturnmq.broker.timer.due import DELAYS, found_in, limited
 from saturnmq.broker.timer.entries import ROLL
 from saturnmq.broker.timer.pending import PendingMessages
-from saturnmq.broker.timer.settlements import Settlement
+from saturnmq.broker.timer.settlements import Settlement, append_settlement
 from saturnmq.broker.timer.shelf import Waiting
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batch import encode_batch_item
@@ -30,7 +30,7 @@ from saturnmq.protocol.kernels import decode_frames, message_size
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from saturnmq.protocol.topics import TIMER_TOPIC
-from saturnmq.store.message_store import AppendResult, AtomicBatchPart
+from saturnmq.store.message_store import AtomicBatchPart
 
 log = logging.getLogger(__name__)
 
@@ -125,10 +125,7 @@ class TimerDelivery:
             elif (part := self._copy(message)) is not None:
                 parts.append(part)
         settlement = Settlement({shelf: [each.waiting[:2] for each in found]}, topics)
-        put: AppendResult | None = None
-        for step in c.store.append_group(settlement.encode(), parts, store_host=c.store_host):
-            put = step
-        assert put is not None, f"{len(found)} messages were delivered, and nobody knows where"
+        put = append_settlement(c.store, settlement, parts, c.store_host)
         pending.own.add(put.queue_offset)
         pending.count(settlement)
         self.delivered += len(parts)

@@ -28,7 +28,7 @@ from saturnmq.broker.context import Context, answer_failure, check_permission
 from saturnmq.broker.tables.topics import WRITE
 from saturnmq.broker.timer.due import Due, found_in
 from saturnmq.broker.timer.service import TimerService
-from saturnmq.broker.timer.settlements import Settlement
+from saturnmq.broker.timer.settlements import Settlement, append_settlement
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batch import encode_batch_item
@@ -188,10 +188,7 @@ class RecallService:
         part = AtomicBatchPart(TIMER_TOPIC, 0, count, size, lambda: bytes(item), 0, now_ms)
         place = due.moment, target.message.queue_offset
         settlement = Settlement({due.shelf: [place]}, {handle.topic: 1})
-        put: AppendResult | None = None
-        for step in self._store.append_group(settlement.encode(), [part], store_host=c.store_host):
-            put = step
-        assert put is not None, f"{handle.message_id} was recalled, and nobody knows where"
+        put = append_settlement(self._store, settlement, [part], c.store_host)
         self._timers.settle_at_once(settlement, put.queue_offset)
         self._on_append()
         return put

@@ -15,14 +15,14 @@ moment.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from saturnmq.broker.timer.due import MOMENT_MAX, SHELVES
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.runtime.errors import MalformedFrame
-from saturnmq.store.message_store import Marker
+from saturnmq.store.message_store import AppendResult, AtomicBatchPart, Marker, MessageStore
 
 KIND = "timer"
 _PREFIX = b'{"kind":"timer"'
@@ -49,6 +49,21 @@ class Settlement:
         text = fastjson.dumps(document)
         assert text.startswith(_PREFIX), f"a marker that begins with {text[:20]!r}"
         return text
+
+
+def append_settlement(
+    store: MessageStore,
+    settlement: Settlement,
+    parts: Sequence[AtomicBatchPart],
+    store_host: bytes,
+) -> AppendResult:
+    """Append a settlement with the messages that belong to it, as one atomic batch, in one turn of
+    the loop; the place of its marker."""
+    put: AppendResult | None = None
+    for step in store.append_group(settlement.encode(), parts, store_host=store_host):
+        put = step
+    assert put is not None, f"{settlement} was appended, and nobody knows where"
+    return put
 
 
 def settlement_in(marker: Marker) -> Settlement | None:

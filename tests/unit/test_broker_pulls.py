@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from saturnmq.broker.broker import Broker
-from saturnmq.broker.handlers import pull
+from saturnmq.broker.handlers import arrival_notes
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from world_rig import Remote, World, new_disk, run
@@ -252,7 +252,7 @@ def test_a_pull_that_comes_while_a_message_is_not_safe_yet_is_answered_when_it_i
 def test_pulls_are_answered_one_queue_after_the_other_however_many_messages_wait_to_be_safe(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pull, "NOTES_MAX", 2)
+    monkeypatch.setattr(arrival_notes, "NOTES_MAX", 2)
 
     async def body(world: World) -> None:
         broker, client = await filled(world, 1, flush_disk_type="SYNC_FLUSH")
