@@ -32,7 +32,8 @@ from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.settings import OURS, check_bounds, setting
 from saturnmq.protocol.signing import Signing
-from saturnmq.runtime.errors import ConfigError, nearest
+from saturnmq.protocol.topics import TRACE_TOPIC, check_topic
+from saturnmq.runtime.errors import ConfigError, InvalidParameter, nearest
 from saturnmq.store.message_store import StoreConfig
 
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
@@ -123,6 +124,10 @@ class BrokerConfig:
     """2 is write, 4 is read, 6 is both. 4 takes the broker out of the writers' routes."""
     region: str = setting("regionId", "DefaultRegion")
     """The region that answers and messages name for RocketMQ's traces."""
+    trace_topic_enable: bool = setting("traceTopicEnable", False)
+    """The broker makes the topic of traces at its start, with one queue."""
+    trace_topic: str = setting("msgTraceTopicName", TRACE_TOPIC)
+    """The name of that topic."""
     max_message_bytes: int = setting("maxMessageSize", 4 << 20)
     """A larger message is refused."""
     max_pending_acks: int = setting("maxPendingAcks", 100_000, rocketmq=OURS)
@@ -219,6 +224,10 @@ class BrokerConfig:
         check_bounds(self)
         if self.role not in ROLES:
             raise ConfigError(f"brokerRole is {self.role!r}; it must be one of {', '.join(ROLES)}")
+        try:
+            check_topic(self.trace_topic)
+        except InvalidParameter as error:
+            raise ConfigError(f"msgTraceTopicName: {error}") from None
         if self.flush_disk_type not in FLUSH_TYPES:
             raise ConfigError(
                 f"flushDiskType is {self.flush_disk_type!r}; it must be one of "

@@ -79,9 +79,6 @@ REFUSED: dict[str, dict[str, str]] = {
         "clusterTopicEnable": "true",
         "brokerTopicEnable": "true",
     },
-    "the topic of traces is made by hand in this version: saturnmq topic create": {
-        "traceTopicEnable": "false"
-    },
     "clients are told to trace in every answer of this version": {"traceOn": "true"},
     "pulls are held until their own time ends in this version": {"longPollingEnable": "true"},
 }
@@ -159,7 +156,7 @@ _WITHOUT_EFFECT = {
         metricsPromExporterPort
     """,
     "it belongs to a setting that is refused": """
-        consumerFallbehindThreshold fetchNamesrvAddrInterval msgTraceTopicName
+        consumerFallbehindThreshold fetchNamesrvAddrInterval
         shortPollingTimeMills updateNameServerAddrPeriod
     """,
     "it only changes what is counted, logged or kept for clients that are not here": """

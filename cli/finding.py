@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import datetime as dt
 import sys
 from typing import Annotated, Any
 
@@ -97,6 +99,63 @@ def find(
     elif key is None and timed and len(found) >= limit:
         hint = f"the first {len(found)}; later ones: --from {found[-1].store_timestamp}"
         print(hint, file=sys.stderr)
+
+
+@message_app.command("trace")
+def trace(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="The unique id of a message.")],
+    topic: Annotated[
+        str | None, typer.Option(help="The topic of traces, if it is not RMQ_SYS_TRACE_TOPIC.")
+    ] = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show what clients recorded of a message: its send, its consumption, the end of its
+    transaction, its recall.
+
+    Only clients with traces turned on record anything, Java clients or ours (`trace=True`). Exit
+    status 1 when there is no record.
+    """
+    from saturnmq.protocol.topics import TRACE_TOPIC
+
+    topic = topic or TRACE_TOPIC
+    with admin(nameserver) as client, named(topic, client):
+        records = client.message_trace(message_id, topic)
+    if as_json:
+        emit({"id": message_id, "records": [_trace_facts(record) for record in records]})
+    elif records:
+        columns = ["record", "group", "client", "time", "ms", "outcome", "more"]
+        table("", columns, [_trace_row(record) for record in records])
+    else:
+        fail(f"no record of message {message_id} in topic {topic}")
+    if not records:
+        raise typer.Exit(1)
+
+
+def _local(timestamp_ms: int) -> str:
+    moment = dt.datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    return moment.isoformat(" ", "milliseconds")
+
+
+def _trace_facts(record: Any) -> dict[str, Any]:
+    facts = dataclasses.asdict(record)
+    return {**facts, "kind": record.kind.value}
+
+
+def _trace_row(record: Any) -> list[Any]:
+    kind = record.kind.value
+    more = {
+        "Pub": f"{record.topic} at {record.store_host}",
+        "SubBefore": f"retries {record.retries}",
+        "EndTransaction": f"{record.transaction_state} at {record.store_host}",
+        "Recall": record.topic,
+    }.get(kind, "")
+    outcome = "" if kind == "SubBefore" else "success" if record.success else "failed"
+    took = record.cost_ms if kind in ("Pub", "SubAfter") else ""
+    return [
+        *(kind, record.group, record.client_host, _local(record.timestamp_ms), took),
+        *(outcome, more),
+    ]
 
 
 def _at_offset(

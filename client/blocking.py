@@ -13,6 +13,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -26,7 +27,8 @@ from saturnmq.client.producer.direct_send import DirectSend
 from saturnmq.client.producer.engine import Body, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.sending import ProducerOptions
-from saturnmq.client.producer.timed import recall
+from saturnmq.client.producer.traced_engine import TracedEngine
+from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.runtime.errors import ClientClosed, RequestTimeout
@@ -155,6 +157,7 @@ class Producer:
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
         latency_table: LatencyTable = ProducerOptions.latency_table,
+        trace: Trace = False,
         on_error: ErrorListener | None = None,
     ) -> None:
         """ConfigError names a value that makes no sense.
@@ -172,6 +175,7 @@ class Producer:
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
+        trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -192,6 +196,7 @@ class Producer:
             latency_table=latency_table,
         )
         self._nameservers = nameservers
+        self._trace = topic_of(trace) if trace else ""
         self._thread: LoopThread | None = None
         self._engine: ProducerEngine | None = None
         self._offer: Callable[[Message], SendHandle | None] = _not_started
@@ -217,7 +222,8 @@ class Producer:
         if self._on_error is not None:
             core.on_error(self._on_error)
         await core.start()
-        engine = ProducerEngine(
+        make = partial(TracedEngine, trace_topic=self._trace) if self._trace else ProducerEngine
+        engine = make(
             core,
             self.group,
             self.options,
@@ -227,8 +233,9 @@ class Producer:
             gate=_shut_gate,
         )
         engine.accumulator.on_space = self._on_space
-        self._offer = engine.accumulator.offer
-        self._express = DirectSend(engine)
+        self._offer = engine.offer
+        if not self._trace:
+            self._express = DirectSend(engine)
         await engine.start()
         return engine
 
@@ -371,7 +378,7 @@ class Producer:
         """End the wait of a timed message, by the result of its send or its `recall_handle`; return
         its id. After that it is never delivered. IllegalOperation: it was delivered or recalled
         already, or the handle is none."""
-        return self._run(recall(self.engine.core, sent))
+        return self._run(self.engine.recall(sent))
 
     def reply(
         self,

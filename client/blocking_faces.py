@@ -35,9 +35,12 @@ from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
+from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.subscription import Expression
+from saturnmq.protocol.topics import TRACE_TOPIC
+from saturnmq.protocol.trace import TraceRecord
 
 __all__ = ["Admin", "PullConsumer", "PushConsumer", "SimpleConsumer"]
 
@@ -98,6 +101,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         max_cached_messages: int = FlowLimits().messages,
         max_cached_bytes: int = FlowLimits().bytes,
         verify_crc: bool = True,
+        trace: Trace = False,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         instance_name: str = INSTANCE,
@@ -126,6 +130,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
             are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
+        trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -156,6 +161,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 max_cached_messages=max_cached_messages,
                 max_cached_bytes=max_cached_bytes,
                 verify_crc=verify_crc,
+                trace=trace,
                 client_id=client_id,
                 on_error=on_error,
                 instance_name=instance_name,
@@ -440,7 +446,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
 
 
 class Admin(Facade[admin.Admin]):
-    """Administration of a cluster: topics, groups, offsets and single messages.
+    """Administration of a cluster: topics, groups, offsets and single messages; on one event loop.
 
     Errors are SaturnErrors; an error that a broker answers keeps its class (`saturnmq.errors`).
 
@@ -765,6 +771,12 @@ class Admin(Facade[admin.Admin]):
         inclusive; None is no bound), oldest first.
         """
         return self._wait(self._target.find_by_time(topic, begin_ms, end_ms, limit))
+
+    def message_trace(self, message_id: str, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
+        """The records of a message, by its unique id, that clients with traces turned on have
+        written, ours or Java's; oldest first. `topic`: the topic of the traces.
+        """
+        return self._wait(self._target.message_trace(message_id, topic))
 
     def dead_letters(
         self, group: str, begin_ms: int = 0, end_ms: int | None = None, limit: int = RESULTS

@@ -14,6 +14,7 @@ from saturnmq.client.producer import transactions
 from saturnmq.client.producer.batch import SendResult
 from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.client.producer.transactions import CheckListener, TransactionState
+from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import Message, MessageQueue
 
 
@@ -38,6 +39,7 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
         send_timeout: float = ProducerOptions.send_timeout,
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
+        trace: Trace = False,
         on_error: ErrorListener | None = None,
     ) -> None:
         """ConfigError names a value that makes no sense.
@@ -49,6 +51,7 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
         send_timeout: seconds to store a half, and to tell the broker how it ended
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
+        trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -62,6 +65,7 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
                 send_timeout=send_timeout,
                 max_message_bytes=max_message_bytes,
                 compress_above=compress_above,
+                trace=trace,
                 on_error=on_error,
                 runtime=runtime,
             )

@@ -79,6 +79,7 @@ def _load_topics(files: TableFiles, context: Context) -> None:
             config.default_topic_queues,
             delay_levels=len(store.config.delays_ms),
             auto=config.auto_create_topics,
+            traces=config.trace_topic if config.trace_topic_enable else None,
         )
     )
     files.load("topics", topics)

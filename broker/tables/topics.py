@@ -110,10 +110,16 @@ class Topic:
 
 
 def system_topics(
-    cluster: str, broker: str, template_queues: int, *, delay_levels: int, auto: bool
+    cluster: str,
+    broker: str,
+    template_queues: int,
+    *,
+    delay_levels: int,
+    auto: bool,
+    traces: str | None = None,
 ) -> list[Topic]:
     """The topics that a RocketMQ broker has from its first second (docs/internals/format.md 10.2),
-    and one of ours."""
+    and one of ours. `traces`: the topic of traces, if the broker makes it."""
     topics = [
         Topic(SCHEDULE_TOPIC, max(18, delay_levels), max(18, delay_levels)),
         Topic("RMQ_SYS_TRANS_HALF_TOPIC", 1, 1),
@@ -129,6 +135,8 @@ def system_topics(
         Topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
         Topic(GROUPS_TOPIC, 1, 1),
     ]
+    if traces is not None:
+        topics.append(Topic(traces, 1, 1))
     if auto:
         topics.append(
             Topic(AUTO_CREATE_TOPIC, template_queues, template_queues, INHERIT | READ | WRITE)

@@ -1,11 +1,6 @@
 """The asynchronous admin: topics, routes, clusters, groups and messages, over the codes of
-docs/internals/protocol.md 2.3, 2.5 and 3. An `Admin` is used on one event loop; its synchronous
-face is blocking_faces.Admin.
-
-    async with Admin("127.0.0.1:9876") as admin:
-        await admin.create_topic("flights", queues=8)
-
-It asks nameservers for routes and every master of a topic for the rest. It works against RocketMQ's
+docs/internals/protocol.md 2.3, 2.5 and 3; its synchronous face is blocking_faces.Admin. It
+asks nameservers for routes and every master of a topic for the rest. It works against RocketMQ's
 own servers, except for replicas and promotions, which are ours.
 """
 
@@ -36,7 +31,8 @@ from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute, brokers_in
 from saturnmq.protocol.signing import Signing
-from saturnmq.protocol.topics import check_topic, dlq_topic
+from saturnmq.protocol.topics import TRACE_TOPIC, check_topic, dlq_topic
+from saturnmq.protocol.trace import TraceRecord
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, RouteNotFound, TopicNotExist
 
@@ -73,7 +69,7 @@ class BrokerNode(NamedTuple):
 
 
 class Admin:
-    """Administration of a cluster: topics, groups, offsets and single messages.
+    """Administration of a cluster: topics, groups, offsets and single messages; on one event loop.
 
     Errors are SaturnErrors; an error that a broker answers keeps its class (`saturnmq.errors`).
     """
@@ -451,6 +447,11 @@ class Admin:
         """The oldest `limit` messages of a topic that were stored from `begin_ms` to `end_ms` (both
         inclusive; None is no bound), oldest first."""
         return await self._finder.by_time(topic, begin_ms, end_ms, limit)
+
+    async def message_trace(self, message_id: str, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
+        """The records of a message, by its unique id, that clients with traces turned on have
+        written, ours or Java's; oldest first. `topic`: the topic of the traces."""
+        return await self._finder.traces(message_id, topic)
 
     # -- dead letters --------------------------------------------------------------------------
 

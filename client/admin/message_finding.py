@@ -10,7 +10,9 @@ An open end is no bound at all, rather than "now": a broker whose clock is ahead
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 
 from saturnmq.client.consumer.pulling import Pulled, Puller
 from saturnmq.client.consumer.starting import ask_offset
@@ -21,7 +23,16 @@ from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
-from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, RequestTimeout, SaturnError
+from saturnmq.protocol.trace import TraceKind, TraceRecord, decode_records
+from saturnmq.runtime.errors import (
+    InvalidParameter,
+    MalformedFrame,
+    QueryNotFound,
+    RequestTimeout,
+    SaturnError,
+)
+
+log = logging.getLogger(__name__)
 
 RESULTS = 64
 TOOLS_GROUP = "TOOLS_CONSUMER"
@@ -103,6 +114,24 @@ class MessageFinder:
             end_ms=until,
         )
         return found[-limit:]
+
+    async def traces(self, message_id: str, topic: str) -> list[TraceRecord]:
+        """The records of traces in `topic` that are about the message, oldest first."""
+        found: list[TraceRecord] = []
+        for message in await self.by_key(topic, message_id, RESULTS, 0, None):
+            host = message.born_host.rpartition(":")[0]
+            try:
+                records = list(decode_records(message.body))
+            except MalformedFrame as error:
+                log.warning("%s holds no traces and is passed over: %s", message, error)
+                continue
+            found += (
+                replace(record, client_host=record.client_host or host)
+                for record in records
+                if record.message_id == message_id
+            )
+        order = list(TraceKind)
+        return sorted(found, key=lambda record: (record.timestamp_ms, order.index(record.kind)))
 
     async def _indexed(
         self,

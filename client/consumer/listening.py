@@ -53,6 +53,8 @@ Messages = Sequence[ReceivedMessage]
 Verdict = ConsumeResult | None  # None is a success
 Listener = Callable[[list[ReceivedMessage]], Verdict | Awaitable[Verdict]]
 OneListener = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
+Listeners = tuple[Listener | None, OneListener | None]
+Around = Callable[[Listeners], Listeners]
 ErrorReport = Callable[[ListenerError], None]
 
 
@@ -60,8 +62,14 @@ class Caller:
     """The listener of one consumer and its pace."""
 
     def __init__(
-        self, runtime: Runtime, batch_size: int, threads: int, report_error: ErrorReport
+        self,
+        runtime: Runtime,
+        batch_size: int,
+        threads: int,
+        report_error: ErrorReport,
+        around: Around | None = None,
     ) -> None:
+        """`around` makes the listeners that are called out of those that were given."""
         if batch_size < 1 or threads < 1:
             raise ConfigError(
                 f"consume_message_batch_max_size {batch_size} and consume_threads {threads} "
@@ -72,6 +80,8 @@ class Caller:
         self._reported_at: dict[str, float] = {}  # by kind of fault: the last report
         self._unreported: dict[str, int] = {}  # messages with faults of a kind since that report
         self._workers: Workers | None = None
+        self._around = around
+        self._given: Listeners = (None, None)
         self._many: Listener | None = None
         self._one: OneListener | None = None
         self.batch_size = batch_size
@@ -84,12 +94,14 @@ class Caller:
         """Set the listener: `listener` with a list, or `listener_one` with each message."""
         if (listener is None) == (listener_one is None):
             raise ConfigError("give either listener (gets a list) or listener_one (gets a message)")
-        if self.ready and (self._many, self._one) != (listener, listener_one):
+        if self.ready and self._given != (listener, listener_one):
             raise ConfigError("the consumer has a listener; use another consumer for another one")
-        self._many, self._one = listener, listener_one
+        self._given = self._many, self._one = listener, listener_one
+        if self._around is not None:
+            self._many, self._one = self._around(self._given)
         if listener_one is not None:
             self.batch_size = 1
-        self._is_async = _is_async(listener or listener_one)
+        self._is_async = is_async(listener or listener_one)
 
     @property
     def ready(self) -> bool:
@@ -230,7 +242,8 @@ class Caller:
         return cast(Listener, self._many)(list(batch))
 
 
-def _is_async(listener: object) -> bool:
+def is_async(listener: object) -> bool:
+    """Whether the listener is to be awaited."""
     return inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(
         getattr(listener, "__call__", None)  # noqa: B004 - an object with an async __call__
     )

@@ -41,8 +41,10 @@ from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import Baseline, start_offset
+from saturnmq.client.consumer.traced_listener import TracedListener
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
+from saturnmq.client.tracing import Trace, Tracer, topic_of
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.subscription import Expression, Subscription
@@ -103,6 +105,7 @@ class PushConsumer:
         max_cached_messages: int = FlowLimits().messages,
         max_cached_bytes: int = FlowLimits().bytes,
         verify_crc: bool = True,
+        trace: Trace = False,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -134,6 +137,7 @@ class PushConsumer:
             are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
+        trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -158,8 +162,13 @@ class PushConsumer:
         self.consume_from = "first" if from_beginning else consume_from
         self.subscriptions: dict[str, Subscription] = {}
         self.baseline = Baseline()
+        self._tracer = Tracer(self.core, group, "SUB", topic_of(trace)) if trace else None
         self._caller = Caller(
-            self.runtime, consume_message_batch_max_size, consume_threads, self.core.report_error
+            self.runtime,
+            consume_message_batch_max_size,
+            consume_threads,
+            self.core.report_error,
+            None if self._tracer is None else TracedListener(self._tracer).around,
         )
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
@@ -233,6 +242,8 @@ class PushConsumer:
         self._started = True
         if self._owns_core:
             await self.core.start()
+        if self._tracer is not None:
+            self._tracer.begin()
         if self._file is None:
             retry = topics.retry_topic(self.group)
             version = self.core.subscription_version()
@@ -266,6 +277,8 @@ class PushConsumer:
         if self._started:
             await self.core.unregister_consumer(self.group)
         self._caller.close()
+        if self._tracer is not None:
+            await self._tracer.close()
         if self._owns_core:
             await self.core.close()
 

@@ -21,10 +21,12 @@ from saturnmq.client.producer.batch import (
     ITEM_OVERHEAD,
     ProducerBatch,
     SendHandle,
+    SendResult,
 )
 from saturnmq.client.producer.placing import Round, queue_of
 from saturnmq.client.producer.requesting import Requests, send_reply
 from saturnmq.client.producer.sending import ProducerOptions, Sender
+from saturnmq.client.producer.timed import recall
 from saturnmq.protocol import compression
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -86,6 +88,7 @@ class ProducerEngine:
             first_queue=lambda: runtime.random.randrange(1 << 16),
             gate=gate,
         )
+        self.offer: Callable[[Message], SendHandle | None] = self.accumulator.offer
         self.sender = Sender(core, self.accumulator, group, options)
         self.requests = Requests(core)
         self.closed = False
@@ -315,6 +318,21 @@ class ProducerEngine:
         if not body or len(body) > self.options.max_message_bytes:
             raise self._bad_body(len(body))
         await send_reply(self.core, self.group, request, body, properties)
+
+    async def recall(self, sent: SendResult | str) -> str:
+        """Recall a timed message; see `Producer.recall`."""
+        return await recall(self.core, sent)
+
+    def transaction_ended(
+        self,
+        message: Message | ReceivedMessage,
+        transaction_id: str,
+        state: int,
+        address: str,
+        *,
+        asked: bool,
+    ) -> None:
+        """The broker at `address` was told the end of a transaction: nothing to do here."""
 
     async def route(self, topic: str, *, create: bool = True) -> None:
         """Fetch the route of `topic`, so that `pin_for` can answer; without `create` the topic has

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.producer import at_exit
@@ -25,7 +26,8 @@ from saturnmq.client.producer.batch import (
 from saturnmq.client.producer.engine import Body, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.sending import ProducerOptions
-from saturnmq.client.producer.timed import recall
+from saturnmq.client.producer.traced_engine import TracedEngine
+from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.properties import (
     SHARDING_KEY,
@@ -71,6 +73,7 @@ class Producer:
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
         latency_table: LatencyTable = ProducerOptions.latency_table,
+        trace: Trace = False,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
@@ -90,6 +93,7 @@ class Producer:
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
+        trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -112,6 +116,7 @@ class Producer:
             self.core.on_error(on_error)
         self._own_core = core is None
         self.group = group
+        self._trace = topic_of(trace) if trace else ""
         self._engine: ProducerEngine | None = None
         self._room: list[asyncio.Future[None]] = []
 
@@ -122,7 +127,8 @@ class Producer:
         if self._own_core:
             await self.core.start()
         runtime = self.core.runtime
-        engine = ProducerEngine(
+        make = partial(TracedEngine, trace_topic=self._trace) if self._trace else ProducerEngine
+        engine = make(
             self.core,
             self.group,
             self.options,
@@ -257,7 +263,7 @@ class Producer:
         """End the wait of a timed message, by the result of its send or its `recall_handle`; return
         its id. After that it is never delivered. IllegalOperation: it was delivered or recalled
         already, or the handle is none."""
-        return await recall(self.engine.core, sent)
+        return await self.engine.recall(sent)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that sharding keys are hashed over now: its write queues

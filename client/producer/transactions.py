@@ -32,6 +32,7 @@ from saturnmq.client.producer.batch import SendResult
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import STATUS_OF_CODE
 from saturnmq.client.producer.sending import ProducerOptions
+from saturnmq.client.tracing import Trace
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frame import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
@@ -170,6 +171,7 @@ class TransactionProducer:
         send_timeout: float = ProducerOptions.send_timeout,
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
+        trace: Trace = False,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
@@ -183,6 +185,7 @@ class TransactionProducer:
         send_timeout: seconds to store a half, and to tell the broker how it ended
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
+        trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -202,6 +205,7 @@ class TransactionProducer:
             delivery_timeout=send_timeout,
             max_message_bytes=max_message_bytes,
             compress_above=compress_above,
+            trace=trace,
         )
         self._known: OrderedDict[str, Transaction] = OrderedDict()  # open ones and ended ones
 
@@ -300,7 +304,7 @@ class TransactionProducer:
             try:
                 if address is None:
                     raise RouteNotFound(f"{result.queue.broker_name} has no master now")
-                reply = await self._tell(address, ext, transaction.state)
+                reply = await self._tell(address, ext, transaction.message, transaction.state)
                 transaction.confirmed = reply.code == ResponseCode.SUCCESS
                 return
             except (TransactionEnded, TransactionFailed, TopicNotExist):
@@ -313,8 +317,17 @@ class TransactionProducer:
             await core.runtime.sleep(PAUSE_S)
 
     async def _tell(
-        self, address: str, ext: dict[str, str], state: TransactionState, *, asked: bool = False
+        self,
+        address: str,
+        ext: dict[str, str],
+        message: Message | ReceivedMessage,
+        state: TransactionState,
+        *,
+        asked: bool = False,
     ) -> Command:
+        self._producer.engine.transaction_ended(
+            message, ext["transactionId"], state.value, address, asked=asked
+        )
         more = {
             "producerGroup": self.group,
             "commitOrRollback": str(state.value),
@@ -347,7 +360,7 @@ class TransactionProducer:
         which = ("tranStateTableOffset", "commitLogOffset", "msgId", "transactionId")
         place = {name: ext.get(name, "") for name in which}
         try:
-            await self._tell(address, place, state, asked=True)
+            await self._tell(address, place, message, state, asked=True)
         except SaturnError as error:
             log.debug("the answer for %s did not reach %s: %s", message.message_id, address, error)
 

@@ -435,6 +435,8 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.message_by_offset_id(0)  # wrong: Admin.message_by_offset_id
     one(admin.find_message("0", "orders"))  # right: Admin.find_message
     admin.find_message("0", queue)  # wrong: Admin.find_message
+    number(len(admin.message_trace("0")))  # right: Admin.message_trace
+    admin.message_trace(0)  # wrong: Admin.message_trace
     print(admin.find_by_id("0"))  # right: Admin.find_by_id
     admin.find_by_id(0)  # wrong: Admin.find_by_id
     many(admin.find_by_key("orders", "key", 10))  # right: Admin.find_by_key
@@ -686,6 +688,8 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.message_by_offset_id(0)  # wrong: aio.Admin.message_by_offset_id
     one(await admin.find_message("0", "orders"))  # right: aio.Admin.find_message
     await admin.find_message("0", queue)  # wrong: aio.Admin.find_message
+    number(len(await admin.message_trace("0")))  # right: aio.Admin.message_trace
+    await admin.message_trace(0)  # wrong: aio.Admin.message_trace
     print(await admin.find_by_id("0"))  # right: aio.Admin.find_by_id
     await admin.find_by_id(0)  # wrong: aio.Admin.find_by_id
     many(await admin.find_by_key("orders", "key", 10))  # right: aio.Admin.find_by_key

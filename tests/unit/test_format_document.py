@@ -89,7 +89,9 @@ def test_a_topic_has_the_fields_that_are_told() -> None:
 
 
 def test_the_broker_makes_the_system_topics_that_are_told() -> None:
-    topics = system_topics("CLUSTER", "BROKER", 8, delay_levels=18, auto=True)
+    topics = system_topics(
+        "CLUSTER", "BROKER", 8, delay_levels=18, auto=True, traces="RMQ_SYS_TRACE_TOPIC"
+    )
     named = {*re.findall(r"`(\w+)`", section("10.2")), "CLUSTER", "BROKER"}
     assert {topic.name for topic in topics} <= named
 

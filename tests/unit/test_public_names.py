@@ -36,8 +36,8 @@ MEMBERS = {
         alter_topic broker_status close cluster create_group create_topic dead_letters
         delete_expired delete_group delete_topic describe_group describe_topic drain find_by_id
         find_by_key find_by_offset find_by_time find_message group_lag groups_of_topic hand_over
-        list_groups list_topics member_queues message_by_offset_id offset_by_time offsets
-        preview_drain preview_hand_over preview_reset promote replicas resend_dead_letters
+        list_groups list_topics member_queues message_by_offset_id message_trace offset_by_time
+        offsets preview_drain preview_hand_over preview_reset promote replicas resend_dead_letters
         reset_offsets route start timeout topics undrained
     """,
     "ConsumeResult": """

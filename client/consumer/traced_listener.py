@@ -1,0 +1,125 @@
+"""A listener that leaves traces: SubBefore for each message it gets, SubAfter when it has ended, as
+RocketMQ's client writes them (protocol/trace.py).
+
+It stands in place of the application's listener, which so costs nothing without traces. As in
+RocketMQ, a message whose broker said TRACE_ON=false leaves no trace, and the messages of one call
+share its time among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, cast
+
+from saturnmq.client.consumer.listening import Listener, Listeners, OneListener, Verdict, is_async
+from saturnmq.client.consumer.results import ConsumeResult
+from saturnmq.client.tracing import Tracer
+from saturnmq.protocol import properties as names
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.trace import DEFAULT_REGION, ContextCode, TraceKind, TraceRecord
+
+
+class _Call(NamedTuple):
+    """A call of the listener that is under way."""
+
+    began_ms: int
+    messages: int
+    records: list[TraceRecord]  # SubBefore
+
+
+class TracedListener:
+    """Makes listeners that trace. Any thread."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self._tracer = tracer
+
+    def around(self, given: Listeners) -> Listeners:
+        """The listeners to call in place of those that were given."""
+        many, one = given
+        return (
+            None if many is None else self._around_many(many),
+            None if one is None else self._around_one(one),
+        )
+
+    def _around_many(self, listener: Listener) -> Listener:
+        if is_async(listener):
+
+            async def traced_async(messages: list[ReceivedMessage]) -> Verdict:
+                call = self._before(messages)
+                try:
+                    verdict = await cast(Awaitable[Verdict], listener(messages))
+                except BaseException:
+                    self._after(call, ContextCode.EXCEPTION)
+                    raise
+                self._after(call, _code(verdict))
+                return verdict
+
+            return traced_async
+
+        def traced(messages: list[ReceivedMessage]) -> Verdict | Awaitable[Verdict]:
+            call = self._before(messages)
+            try:
+                verdict = listener(messages)
+            except BaseException:
+                self._after(call, ContextCode.EXCEPTION)
+                raise
+            self._after(call, _code(verdict))
+            return verdict
+
+        return traced
+
+    def _around_one(self, listener: OneListener) -> OneListener:
+        if is_async(listener):
+
+            async def awaited(messages: list[ReceivedMessage]) -> Verdict:
+                return await cast(Awaitable[Verdict], listener(messages[0]))
+
+            many = self._around_many(awaited)
+
+            async def traced_async(message: ReceivedMessage) -> Verdict:
+                return await cast(Awaitable[Verdict], many([message]))
+
+            return traced_async
+        many = self._around_many(lambda messages: listener(messages[0]))
+        return lambda message: many([message])
+
+    def _before(self, messages: Sequence[ReceivedMessage]) -> _Call:
+        tracer = self._tracer
+        now, request = tracer.now_ms(), tracer.request_id()
+        records = [
+            TraceRecord(
+                TraceKind.SUB_BEFORE,
+                message.message_id,
+                group=tracer.group,
+                timestamp_ms=now,
+                region=message.properties.get(names.MSG_REGION, DEFAULT_REGION),
+                keys=message.properties.get(names.KEYS, ""),
+                request_id=request,
+                retries=message.reconsume_times,
+            )
+            for message in messages
+            if message.properties.get(names.TRACE_ON) != "false"
+        ]
+        for record in records:
+            tracer.add(record)
+        return _Call(now, len(messages), records)
+
+    def _after(self, call: _Call, code: ContextCode) -> None:
+        now = self._tracer.now_ms()
+        for record in call.records:
+            self._tracer.add(
+                replace(
+                    record,
+                    kind=TraceKind.SUB_AFTER,
+                    timestamp_ms=now,
+                    cost_ms=max(now - call.began_ms, 0) // call.messages,
+                    success=code == ContextCode.SUCCESS,
+                    context_code=code,
+                )
+            )
+
+
+def _code(verdict: object) -> ContextCode:
+    done = verdict is None or verdict is ConsumeResult.SUCCESS
+    return ContextCode.SUCCESS if done else ContextCode.FAILED

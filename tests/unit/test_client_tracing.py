@@ -1,0 +1,222 @@
+"""Traces of our clients at a broker: who writes which records, who reads them, and what happens
+when they cannot be sent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from saturnmq import (
+    Admin,
+    ConsumeResult,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    TransactionProducer,
+    TransactionState,
+    aio,
+    deliver_after,
+)
+from saturnmq.cli.main import app
+from saturnmq.client import tracing
+from saturnmq.protocol.topics import TRACE_TOPIC
+from saturnmq.protocol.trace import TraceKind, TraceRecord
+from saturnmq.runtime.errors import IllegalOperation, TopicNotExist
+from served_rig import served
+from typer.testing import CliRunner
+
+PUB, BEFORE, AFTER, END, RECALL = TraceKind
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracing, "FLUSH_S", 0.02)
+
+
+def until(
+    admin: Admin, message_id: str, enough: Callable[[list[TraceRecord]], bool], topic: str
+) -> list[TraceRecord]:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            found = admin.message_trace(message_id, topic)
+        except TopicNotExist:
+            found = []
+        if enough(found) or time.monotonic() > deadline:
+            return found
+
+
+def kinds(records: list[TraceRecord]) -> list[TraceKind]:
+    return [record.kind for record in records]
+
+
+def test_a_message_is_traced_from_its_send_to_its_consumption(tmp_path: Path) -> None:
+    got: list[ReceivedMessage] = []
+
+    def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
+        got.extend(messages)
+        return ConsumeResult.RETRY if len(got) == 1 else ConsumeResult.SUCCESS
+
+    with served(tmp_path) as address, Admin(address) as admin:
+        consumer = PushConsumer("readers", address, listener=listener, trace=True)
+        consumer.subscribe("orders")
+        with Producer("senders", address, trace=True) as producer, consumer:
+            sent = producer.send(Message("orders", b"hello", tag="new", keys="k1 k2"))
+            records = until(admin, sent.message_id, lambda found: len(found) >= 3, TRACE_TOPIC)
+            assert kinds(records) == [PUB, BEFORE, AFTER]
+            pub, before, after = records
+            assert (pub.group, pub.topic, pub.tags, pub.keys) == (
+                *("senders", "orders", "new"),
+                "k1 k2",
+            )
+            assert (pub.body_length, pub.success, pub.store_host) == (5, True, sent_to(admin))
+            assert pub.offset_message_id == sent.offset_message_id
+            assert (before.group, before.keys, before.retries) == ("readers", "k1 k2", 0)
+            assert (after.success, after.context_code) == (False, 4)
+            assert before.request_id == after.request_id
+            assert all(record.client_host == "127.0.0.1" for record in records)
+        result = CliRunner().invoke(
+            app, ["message", "trace", sent.message_id, "--nameserver", address, "--json"]
+        )
+        shown = json.loads(result.stdout)["records"]
+        assert [row["kind"] for row in shown] == ["Pub", "SubBefore", "SubAfter"]
+        plain = CliRunner().invoke(
+            app,
+            ["message", "trace", sent.message_id, "--nameserver", address],
+            env={"COLUMNS": "200"},
+        )
+        assert "senders" in plain.stdout
+        assert "failed" in plain.stdout
+        nothing = CliRunner().invoke(app, ["message", "trace", "00", "--nameserver", address])
+        assert nothing.exit_code == 1
+
+
+def sent_to(admin: Admin) -> str:
+    return admin.cluster()[0].address
+
+
+def test_every_way_to_send_leaves_one_record_a_message(tmp_path: Path) -> None:
+    with served(tmp_path) as address, Admin(address) as admin:
+        with Producer("senders", address, trace="traces") as producer:
+            ids = [producer.send(Message("t", b"x")).message_id]
+            handles = [producer.send_async(Message("t", b"x")) for _ in range(50)]
+            ids += [handle.result().message_id for handle in handles]
+            batch = producer.send_batch([Message("t", b"x") for _ in range(3)])
+            ids += [result.message_id for result in batch]
+            late = producer.send(deliver_after(Message("t", b"x"), 3600))
+            producer.recall(late)
+            with pytest.raises(IllegalOperation):
+                producer.recall(late)
+        for message_id in ids:
+            assert kinds(until(admin, message_id, bool, "traces")) == [PUB]
+        records = until(admin, late.message_id, lambda found: len(found) >= 3, "traces")
+        assert sorted(kinds(records), key=list(TraceKind).index) == [PUB, RECALL, RECALL]
+        assert {record.success for record in records if record.kind is RECALL} == {True, False}
+        assert [record.message_type for record in records if record.kind is PUB] == [3]
+        with pytest.raises(TopicNotExist):
+            admin.message_trace(ids[0])
+
+
+def test_the_asynchronous_clients_trace_alike(tmp_path: Path) -> None:
+    async def main(address: str) -> str:
+        consumed = asyncio.Event()
+
+        async def listener(messages: list[ReceivedMessage]) -> None:
+            consumed.set()
+
+        consumer = aio.PushConsumer(
+            "readers", address, listener=listener, trace=True, from_beginning=True
+        )
+        consumer.subscribe("orders")
+        async with aio.Producer("senders", address, trace=True) as producer, consumer:
+            sent = await producer.send(Message("orders", b"x"))
+            async with asyncio.timeout(20):
+                await consumed.wait()
+        return sent.message_id
+
+    with served(tmp_path) as address, Admin(address) as admin:
+        message_id = asyncio.run(main(address))
+        records = until(admin, message_id, lambda found: len(found) >= 3, TRACE_TOPIC)
+        assert kinds(records) == [PUB, BEFORE, AFTER]
+        assert records[-1].success
+
+
+def test_a_listener_that_raises_and_one_for_single_messages_are_traced(tmp_path: Path) -> None:
+    called = threading.Semaphore(0)
+
+    def listener(message: ReceivedMessage) -> None:
+        called.release()
+        raise ValueError("no")
+
+    with served(tmp_path) as address, Admin(address) as admin:
+        consumer = PushConsumer("readers", address, listener_one=listener, trace=True)
+        consumer.subscribe("orders")
+        with Producer("senders", address) as producer, consumer:
+            sent = producer.send(Message("orders", b"x"))
+            assert called.acquire(timeout=20)
+        records = until(admin, sent.message_id, lambda found: len(found) >= 2, TRACE_TOPIC)
+        assert kinds(records)[:2] == [BEFORE, AFTER]
+        assert (records[1].success, records[1].context_code) == (False, 2)
+
+
+def test_the_end_of_a_transaction_is_traced(tmp_path: Path) -> None:
+    def check(message: ReceivedMessage) -> TransactionState:
+        return TransactionState.COMMIT
+
+    with served(tmp_path) as address, Admin(address) as admin:
+        with (
+            TransactionProducer("payers", address, check=check, trace=True) as producer,
+            producer.transaction(Message("payments", b"1", keys="order")) as transaction,
+        ):
+            pass
+        message_id = transaction.transaction_id
+        records = until(admin, message_id, lambda found: len(found) >= 2, TRACE_TOPIC)
+        assert kinds(records) == [PUB, END]
+        pub, end = records
+        assert pub.message_type == 1
+        assert (end.transaction_state, end.transaction_id) == ("COMMIT_MESSAGE", message_id)
+        assert (end.keys, end.from_check, end.message_type) == ("order", False, 2)
+
+
+def test_traces_that_nobody_takes_are_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "FLUSH_S", 3600.0)
+    monkeypatch.setattr(tracing, "WAITING_MOST", 10)
+    with (
+        served(tmp_path) as address,
+        Admin(address) as admin,
+        Producer("senders", address, trace=True) as producer,
+    ):
+        ids = [producer.send(Message("t", b"x")).message_id for _ in range(25)]
+        tracer = producer.engine.tracer  # type: ignore[attr-defined]
+        assert tracer.dropped == 15
+        producer.close()
+        traced = [bool(until(admin, each, bool, TRACE_TOPIC)) for each in ids[:10]]
+        assert all(traced)
+        assert admin.message_trace(ids[10]) == []
+
+
+def test_a_client_without_traces_has_nothing_in_its_way(tmp_path: Path) -> None:
+    with served(tmp_path) as address, Producer("senders", address) as producer:
+        producer.send(Message("t", b"x"))
+        assert producer._offer == producer.engine.accumulator.offer
+        assert producer._express is not None
+        consumer = PushConsumer("readers", address, listener=list.clear)  # type: ignore[arg-type]
+        try:
+            assert consumer._target._caller._many == list.clear
+        finally:
+            consumer.close()
+
+
+def test_a_broker_makes_the_topic_of_traces_if_it_is_told_to(tmp_path: Path) -> None:
+    settings = {"trace_topic_enable": True, "trace_topic": "my-traces"}
+    with served(tmp_path, **settings) as address, Admin(address) as admin:
+        queues = admin.describe_topic("my-traces")
+        assert len(queues) == 1
