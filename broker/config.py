@@ -173,6 +173,13 @@ class BrokerConfig:
     """The most that all sinks may stage in memory and files."""
     stage_lease_ms: int = setting("stageLease", 600_000, rocketmq=OURS)
     """A stage is dropped when nothing was added to it for so long."""
+    check_message_types: bool = setting(
+        "enableTopicMessageTypeCheck", False, rocketmq="only at its proxy, and true there"
+    )
+    """A message of another type than its topic's (`message.type`, NORMAL if it has none) is
+    refused."""
+    allow_mixed_types: bool = setting("enableMixedMessageType", False)
+    """A topic may have the type MIXED, and takes messages of all types."""
     reject_transactions: bool = setting("rejectTransactionMessage", False)
     """Messages of transactions are refused."""
     transaction_timeout_ms: int = setting("transactionTimeOut", 6_000, 0, 86_400_000)

@@ -243,8 +243,8 @@ _WITHOUT_EFFECT = {
         compatibleWithOldNameSrv compressedRegister enableSingleTopicRegister
         enableSplitRegistration forceRegister registerBrokerTimeoutMills splitRegistrationSize
     """,
-    "members, resets and types are handled in one way, which needs no telling": """
-        autoMessageVersionOnTopicLen enableMixedMessageType inBrokerContainer maxTopicLength
+    "members and resets are handled in one way, which needs no telling": """
+        autoMessageVersionOnTopicLen inBrokerContainer maxTopicLength
         notifyConsumerIdsChangedEnable realTimeNotifyConsumerChange useServerSideResetOffset
         validateSystemTopicWhenUpdateTopic
     """,

@@ -25,7 +25,23 @@ from saturnmq.cli.output import (
 from saturnmq.runtime.errors import nearest
 
 topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
-TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
+TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
+
+Attributes = Annotated[
+    list[str] | None,
+    typer.Option("--attribute", help="NAME=VALUE, an attribute of the topic. Repeat for more."),
+]
+
+
+def _attributes(pairs: list[str] | None) -> dict[str, str]:
+    """The attributes that were given."""
+    named = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            fail(f"--attribute {pair!r}: it is NAME=VALUE")
+        named[name] = value
+    return named
 
 
 def admin(nameserver: str) -> Any:
@@ -71,12 +87,13 @@ def create(
     read_queues: Annotated[
         int | None, typer.Option(min=1, help="Queues to read from, if another number.")
     ] = None,
-    kind: Annotated[str, typer.Option("--type", help=" | ".join(TYPES))] = "NORMAL",
+    kind: Annotated[str | None, typer.Option("--type", help=" | ".join(TYPES))] = None,
+    attribute: Attributes = None,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
     """Create a topic on every master, or change its number of queues."""
-    if kind.upper() not in TYPES:
+    if kind is not None and kind.upper() not in TYPES:
         fail(f"--type {kind!r}: it is one of {', '.join(TYPES)}")
     with admin(nameserver) as client:
         client.create_topic(
@@ -84,7 +101,8 @@ def create(
             queues=queues,
             write_queues=write_queues,
             read_queues=read_queues,
-            message_type=kind.upper(),
+            message_type=kind and kind.upper(),
+            attributes=_attributes(attribute),
         )
         queues_made = client.describe_topic(topic)
     _tell_queues(topic, queues_made, as_json)
@@ -102,37 +120,64 @@ def alter(
     perm: Annotated[
         int | None, typer.Option(help="The permissions of clients: 2 write, 4 read, 6 both.")
     ] = None,
+    attribute: Attributes = None,
+    without: Annotated[
+        list[str] | None, typer.Option(help="The name of an attribute to remove.")
+    ] = None,
     yes: Yes = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Change the queues or the permissions of a topic; values that are not given stay.
+    """Change the queues, the permissions or the attributes of a topic; values that are not given
+    stay.
 
     To remove queues, first lower the number to write to. When the groups have consumed the other
     queues, lower the number to read from. Messages left in those could not be read any more, so the
     command asks before it removes them.
     """
-    if write_queues is None and read_queues is None and perm is None:
-        fail("nothing to change: give --write-queues, --read-queues or --perm")
+    attributes = {**_attributes(attribute), **dict.fromkeys(without or ())}
+    if write_queues is None and read_queues is None and perm is None and not attributes:
+        fail(
+            "nothing to change: give --write-queues, --read-queues, --perm, --attribute or "
+            "--without"
+        )
     with admin(nameserver) as client, named(topic, client):
         if read_queues is not None:
             _ask_about(topic, read_queues, client.undrained(topic, read_queues), yes)
-        client.alter_topic(topic, write_queues=write_queues, read_queues=read_queues, perm=perm)
-        found = sorted(client.route(topic).queues, key=lambda data: data.broker_name)
-    rows = [
-        {
-            "broker": data.broker_name,
-            "write_queues": data.write_queues,
-            "read_queues": data.read_queues,
-            "perm": data.perm,
-        }
-        for data in found
-    ]
+        client.alter_topic(
+            topic,
+            write_queues=write_queues,
+            read_queues=read_queues,
+            perm=perm,
+            attributes=attributes,
+        )
+        rows = _settings(client.topic_settings(topic))
     if as_json:
         emit({"topic": topic, "brokers": rows})
         return
-    columns = ["broker", "write_queues", "read_queues", "perm"]
-    table(topic, columns, [[row[name] for name in columns] for row in rows])
+    _show_settings(topic, rows)
+
+
+def _settings(found: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "broker": broker,
+            "write_queues": config.write_queues,
+            "read_queues": config.read_queues,
+            "perm": config.perm,
+            "order": config.order,
+            "attributes": config.attributes,
+        }
+        for broker, config in sorted(found.items())
+    ]
+
+
+def _show_settings(title: str, rows: list[dict[str, Any]]) -> None:
+    shown = [
+        {**row, "attributes": ", ".join(f"{k}={v}" for k, v in sorted(row["attributes"].items()))}
+        for row in rows
+    ]
+    table(title, list(shown[0]) if shown else [], [list(row.values()) for row in shown])
 
 
 def _ask_about(topic: str, read_queues: int, left: Any, yes: bool) -> None:
@@ -173,10 +218,15 @@ def list_topics(
 def describe(
     topic: str, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
 ) -> None:
-    """The queues of a topic with their offsets."""
+    """The settings of a topic, and its queues with their offsets."""
     with admin(nameserver) as client, named(topic, client):
+        settings = _settings(client.topic_settings(topic))
         queues = client.describe_topic(topic)
-    _tell_queues(topic, queues, as_json)
+    if as_json:
+        emit({"topic": topic, "queues": _rows(queues), "brokers": settings})
+        return
+    _show_settings(topic, settings)
+    _show_queues("queues", queues)
 
 
 @topic_app.command("delete")

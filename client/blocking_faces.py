@@ -6,17 +6,11 @@ run it again: `make lint` checks that this file is what it writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
 from saturnmq.client.admin import admin, promotion
-from saturnmq.client.admin.admin import (
-    QUERY_TIMEOUT_S,
-    Boundary,
-    BrokerNode,
-    QueueOffsets,
-    Undrained,
-)
+from saturnmq.client.admin.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode
 from saturnmq.client.admin.group_admin import (
     END,
     GroupAtBroker,
@@ -28,6 +22,7 @@ from saturnmq.client.admin.handover import Drained
 from saturnmq.client.admin.message_finding import RESULTS
 from saturnmq.client.admin.promotion import Promotion
 from saturnmq.client.admin.replicas import Replica
+from saturnmq.client.admin.topic_settings import QueueOffsets, Undrained
 from saturnmq.client.blocking import Facade
 from saturnmq.client.consumer import pull_consumer, push_consumer, simple_consumer
 from saturnmq.client.consumer.listening import Listener, OneListener
@@ -37,7 +32,7 @@ from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
-from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.protocol.subscription import Expression
 from saturnmq.protocol.topics import TRACE_TOPIC
 from saturnmq.protocol.trace import TraceRecord
@@ -582,13 +577,19 @@ class Admin(Facade[admin.Admin]):
         *,
         read_queues: int | None = None,
         write_queues: int | None = None,
-        message_type: str = "NORMAL",
+        message_type: str | None = None,
         perm: int = 6,
+        attributes: Mapping[str, str] | None = None,
         cluster: str | None = None,
         wait_s: float = 10.0,
     ) -> None:
         """Create the topic on every master, or change it; returns when the route names it. It has
         `queues` queues on each, or `read_queues` and `write_queues`.
+
+        message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED; a new topic for which
+            none is given is NORMAL, an existing one stays what it is.
+        attributes: other attributes of the topic (docs/topics.md has them); those that are not
+            named stay.
         """
         self._wait(
             self._target.create_topic(
@@ -598,6 +599,7 @@ class Admin(Facade[admin.Admin]):
                 write_queues=write_queues,
                 message_type=message_type,
                 perm=perm,
+                attributes=attributes,
                 cluster=cluster,
                 wait_s=wait_s,
             )
@@ -610,19 +612,32 @@ class Admin(Facade[admin.Admin]):
         write_queues: int | None = None,
         read_queues: int | None = None,
         perm: int | None = None,
+        attributes: Mapping[str, str | None] | None = None,
         wait_s: float = 10.0,
     ) -> None:
-        """Change the numbers of queues or the permissions (2 write, 4 read, 6 both) on every broker
-        that has the topic; a value that is not given stays. Returns when the route names it.
+        """Change the numbers of queues, the permissions (2 write, 4 read, 6 both) or the attributes
+        (None removes one) on every broker that has the topic; a value that is not given stays.
+        Returns when the route names it.
 
         To shrink a topic, reduce the write queues; when `undrained` reports no messages, reduce the
         read queues.
         """
         self._wait(
             self._target.alter_topic(
-                topic, write_queues=write_queues, read_queues=read_queues, perm=perm, wait_s=wait_s
+                topic,
+                write_queues=write_queues,
+                read_queues=read_queues,
+                perm=perm,
+                attributes=attributes,
+                wait_s=wait_s,
             )
         )
+
+    def topic_settings(self, topic: str) -> dict[str, TopicConfig]:
+        """The queues, the permissions, the order flag and the attributes of the topic, by the name
+        of the broker.
+        """
+        return self._wait(self._target.topic_settings(topic))
 
     def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
         """The messages that could not be read any more if the topic had only so many read queues on

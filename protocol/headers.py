@@ -438,6 +438,7 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.GET_CONSUMER_RUNNING_INFO: RunningInfoHeader,
     _C.GET_PRODUCER_CONNECTION_LIST: ProducerGroupHeader,
     _C.UPDATE_AND_CREATE_TOPIC: CreateTopicHeader,
+    _C.UPDATE_AND_CREATE_STATIC_TOPIC: TopicHeader,
     _C.DELETE_TOPIC_IN_BROKER: TopicHeader,
     _C.GET_TOPIC_CONFIG: TopicHeader,
     _C.GET_TOPIC_STATS_INFO: TopicHeader,

@@ -8,6 +8,7 @@ out of range 29. The topic's own write bit is not looked at: clients do that, th
 from __future__ import annotations
 
 from saturnmq.broker.context import Context, check_permission
+from saturnmq.broker.tables.topic_attributes import check_kept
 from saturnmq.broker.tables.topics import WRITE, Topic
 from saturnmq.protocol.ids import encode_address
 from saturnmq.protocol.topics import NOT_SENDABLE, RETRY_PREFIX, REVIVE_PREFIX, check_topic
@@ -62,6 +63,8 @@ class Admission:
             raise NoPermission(f"topic {name} is written by the broker only")
         if topic is None:
             topic = self._create(name, default_topic, default_queues)
+        elif topic.attributes:
+            check_kept(name, topic.attributes)
         if queue_id < 0:
             queue_id = c.runtime.random.randrange(max(topic.write_queues, 1))
         if queue_id >= topic.queues:

@@ -1,8 +1,8 @@
 """Requests of operators: topics, groups, statistics, configuration, and the tables slaves copy.
 
-Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 316 343 351 352 402 907. Bodies are
-RocketMQ's, so that mqadmin and the Dashboard read them. A request that changes a table is answered
-when the table is on disk. If it could not be saved, the error says which state holds.
+Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 316 343 351 352 402 513 907. Bodies
+are RocketMQ's, so that mqadmin and the Dashboard read them. A request that changes a table is
+answered when the table is on disk. If it could not be saved, the error says which state holds.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from saturnmq.broker.tables.lost_offsets import check_queue, log_of
 from saturnmq.broker.tables.offsets import Search
 from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.broker.tables.table_persistence import Document, EncodedTable, Saveable, encode
+from saturnmq.broker.tables.topic_attributes import changed
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.service import TimerService
 from saturnmq.protocol import checked, fastjson, headers
@@ -34,6 +35,7 @@ from saturnmq.runtime.errors import (
     SystemBusy,
     SystemError_,
     TopicNotExist,
+    UnsupportedRequest,
 )
 from saturnmq.runtime.turns import OncePerTurn
 
@@ -149,13 +151,12 @@ class AdminService:
         if self._topics.is_system(name):
             raise InvalidParameter(f"topic {name} is a system topic; choose another name")
         known = self._topics.get(name)
-        attributes = dict(known.attributes) if known else {}
-        for item in filter(None, header.attributes.split(",")):
-            key, _, value = item[1:].partition("=")
-            if item[0] == "+":
-                attributes[key] = value
-            elif item[0] == "-":
-                attributes.pop(key, None)
+        attributes = changed(
+            name,
+            known.attributes if known else None,
+            header.attributes,
+            allow_mixed=self._c.config.allow_mixed_types,
+        )
         topic = Topic(
             name,
             header.read_queues,
@@ -168,6 +169,13 @@ class AdminService:
         self._topics.make_room(topic)
         self._topics.put(topic)
         self._answer_behind(endpoint, request, self._saved(self._topics))
+
+    def on_create_static_topic(self, _: Endpoint, __: Command, header: headers.TopicHeader) -> None:
+        """513: queues with numbers of their own, spread over brokers, are RocketMQ's alone."""
+        raise UnsupportedRequest(
+            f"topic {header.topic}: static topics are not supported; create an ordinary topic "
+            "(updateTopic, saturnmq topic create): its queues belong to the broker that has them"
+        )
 
     def on_delete_topic(
         self, endpoint: Endpoint, request: Command, header: headers.TopicHeader

@@ -98,6 +98,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.GET_CONSUMER_RUNNING_INFO: s.members.on_running_info,
         code.GET_PRODUCER_CONNECTION_LIST: s.members.on_producer_connections,
         code.UPDATE_AND_CREATE_TOPIC: s.admin.on_create_topic,
+        code.UPDATE_AND_CREATE_STATIC_TOPIC: s.admin.on_create_static_topic,
         code.DELETE_TOPIC_IN_BROKER: s.admin.on_delete_topic,
         code.GET_TOPIC_CONFIG: s.admin.on_topic_config,
         code.GET_TOPIC_STATS_INFO: s.admin.on_topic_stats,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
+from saturnmq.broker.commit.message_types import check_type, check_types
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
 from saturnmq.broker.tables.topics import Topic
@@ -65,6 +66,7 @@ class SendService:
         self._timers = timers
         self._levels = len(context.store.config.delays_ms)
         config = context.config
+        self._checks_types = config.check_message_types
         self._added = (
             f"MSG_REGION\x01{config.region}\x02TRACE_ON\x01true\x02"
             f"CLUSTER\x01{config.cluster_name}\x02"
@@ -79,7 +81,13 @@ class SendService:
         )
         if not request.body:
             raise MessageIllegal("the message body is empty; send at least one byte")
-        if request.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+        is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or header.batch
+        if self._checks_types:
+            if is_batch:
+                check_types(topic, request.body)
+            else:
+                check_type(topic, header.properties)
+        if is_batch:
             self._send_batch(endpoint, request, header, topic, queue_id)
         else:
             self._send_single(endpoint, request, header, topic, queue_id)
@@ -238,6 +246,8 @@ class SendService:
             try:
                 topic, queue_id = self._checked_queue(name, wanted, default_topic, default_queues)
                 _check_batch(topic)
+                if self._checks_types:
+                    check_types(topic, body)
                 put = c.store.put_batch(
                     name,
                     queue_id,

@@ -34,6 +34,7 @@ from saturnmq.broker.tables.table_persistence import (
     Versioned,
     readable,
 )
+from saturnmq.broker.tables.topic_attributes import check_kept
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.protocol.topics import (
@@ -205,6 +206,8 @@ class TopicTable(Versioned):
             raise TopicNotExist(f"topic[{name}] not exist, apply first please!")
         if not topic.perm & READ:
             raise NoPermission(f"topic [{name}] is not readable")
+        if topic.attributes:
+            check_kept(name, topic.attributes)
         if queue_id is not None and not 0 <= queue_id < topic.read_queues:
             raise InvalidParameter(
                 f"queue id {queue_id} of topic {name} is out of range; it has "
@@ -346,6 +349,8 @@ class TopicTable(Versioned):
             read_queues=queues,
             write_queues=queues,
             perm=template.perm & ~INHERIT,
+            order=False,
+            attributes={},
         )
         self.make_room(topic)
         self.put(topic)

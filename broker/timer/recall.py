@@ -11,6 +11,7 @@ recall in time, and looks for the message later.
 
 | code | why |
 |---|---|
+| 13 | with enableTopicMessageTypeCheck: the topic is not for timed messages |
 | 16 | recallMessageEnable is false, or there is no index |
 | 17 | the topic does not exist |
 | 604 | the handle is none of ours; the message is unknown, was delivered, or was recalled |
@@ -24,6 +25,7 @@ from dataclasses import dataclass
 
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
+from saturnmq.broker.commit.message_types import check_recall
 from saturnmq.broker.context import Context, answer_failure, check_permission
 from saturnmq.broker.tables.topics import WRITE
 from saturnmq.broker.timer.due import Due, found_in
@@ -85,8 +87,11 @@ class RecallService:
             raise NoPermission("recall failed, operation is forbidden (recallMessageEnable)")
         if not c.store.config.index_enable:
             raise NoPermission("recall failed, there is no index to search (messageIndexEnable)")
-        if c.topics.get(header.topic) is None:
+        topic = c.topics.get(header.topic)
+        if topic is None:
             raise TopicNotExist(f"recall failed, the topic[{header.topic}] not exist")
+        if c.config.check_message_types:
+            check_recall(topic)
         handle = decode_handle(header.handle)
         if handle.topic != header.topic:
             raise IllegalOperation(

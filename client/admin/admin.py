@@ -6,7 +6,7 @@ own servers, except for replicas and promotions, which are ours.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from saturnmq.client.admin import promotion
@@ -23,40 +23,27 @@ from saturnmq.client.admin.handover import Drained, Succession
 from saturnmq.client.admin.message_finding import RESULTS, MessageFinder, serving
 from saturnmq.client.admin.promotion import Promoter, Promotion
 from saturnmq.client.admin.replicas import Replica, find_replicas
-from saturnmq.client.admin.topic_settings import QueueCounts, TopicSettings
+from saturnmq.client.admin.topic_settings import (
+    QueueCounts,
+    QueueOffsets,
+    TopicSettings,
+    Undrained,
+    with_type,
+)
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicRoute, brokers_in
+from saturnmq.protocol.route import TopicConfig, TopicRoute, brokers_in
 from saturnmq.protocol.signing import Signing
 from saturnmq.protocol.topics import TRACE_TOPIC, check_topic, dlq_topic
 from saturnmq.protocol.trace import TraceRecord
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import InvalidParameter, QueryNotFound, RouteNotFound, TopicNotExist
+from saturnmq.runtime.errors import QueryNotFound, RouteNotFound, TopicNotExist
 
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION")
 QUERY_TIMEOUT_S = 5.0
 Boundary = Literal["LOWER", "UPPER"]
-
-
-class QueueOffsets(NamedTuple):
-    """One queue of a topic: offsets from min_offset up to, not including, max_offset."""
-
-    queue: MessageQueue
-    min_offset: int
-    max_offset: int
-    last_update_ms: int
-
-
-class Undrained(NamedTuple):
-    """The messages of a queue that a group has not consumed. `group` is None when no group consumes
-    the topic."""
-
-    queue: MessageQueue
-    group: str | None
-    messages: int
 
 
 class BrokerNode(NamedTuple):
@@ -223,13 +210,20 @@ class Admin:
         *,
         read_queues: int | None = None,
         write_queues: int | None = None,
-        message_type: str = "NORMAL",
+        message_type: str | None = None,
         perm: int = 6,
+        attributes: Mapping[str, str] | None = None,
         cluster: str | None = None,
         wait_s: float = 10.0,
     ) -> None:
         """Create the topic on every master, or change it; returns when the route names it. It has
-        `queues` queues on each, or `read_queues` and `write_queues`."""
+        `queues` queues on each, or `read_queues` and `write_queues`.
+
+        message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED; a new topic for which
+            none is given is NORMAL, an existing one stays what it is.
+        attributes: other attributes of the topic (docs/topics.md has them); those that are not
+            named stay.
+        """
         check_topic(topic)
         wanted = QueueCounts(
             queues if read_queues is None else read_queues,
@@ -237,10 +231,7 @@ class Admin:
             perm,
         )
         wanted.check()
-        if message_type not in MESSAGE_TYPES:
-            raise InvalidParameter(
-                f"message type {message_type!r}: it is one of {', '.join(MESSAGE_TYPES)}"
-            )
+        named = with_type(message_type, attributes or {})
         masters = {
             node.broker_name: node.address
             for node in await self.cluster()
@@ -248,9 +239,8 @@ class Admin:
         }
         if not masters:
             raise RouteNotFound("no master is registered: start a broker, or name its cluster")
-        attributes = [] if message_type == "NORMAL" else [f"message.type={message_type}"]
         settings = TopicSettings(self.core, self.timeout, wait_s)
-        await settings.create(topic, wanted, masters, attributes)
+        await settings.create(topic, wanted, masters, named)
 
     async def alter_topic(
         self,
@@ -259,16 +249,24 @@ class Admin:
         write_queues: int | None = None,
         read_queues: int | None = None,
         perm: int | None = None,
+        attributes: Mapping[str, str | None] | None = None,
         wait_s: float = 10.0,
     ) -> None:
-        """Change the numbers of queues or the permissions (2 write, 4 read, 6 both) on every broker
-        that has the topic; a value that is not given stays. Returns when the route names it.
+        """Change the numbers of queues, the permissions (2 write, 4 read, 6 both) or the attributes
+        (None removes one) on every broker that has the topic; a value that is not given stays.
+        Returns when the route names it.
 
         To shrink a topic, reduce the write queues; when `undrained` reports no messages, reduce the
         read queues.
         """
         wanted = QueueCounts(read_queues, write_queues, perm)
-        await TopicSettings(self.core, self.timeout, wait_s).alter(topic, wanted)
+        await TopicSettings(self.core, self.timeout, wait_s).alter(topic, wanted, attributes or {})
+
+    async def topic_settings(self, topic: str) -> dict[str, TopicConfig]:
+        """The queues, the permissions, the order flag and the attributes of the topic, by the name
+        of the broker."""
+        found = await TopicSettings(self.core, self.timeout, 0.0).found(topic)
+        return {name: config for name, (_, config) in found.items()}
 
     async def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
         """The messages that could not be read any more if the topic had only so many read queues on

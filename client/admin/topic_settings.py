@@ -7,17 +7,65 @@ after the number rises again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode
+from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import QueueData, TopicConfig
 from saturnmq.runtime.errors import InvalidParameter, RouteNotFound, TopicNotExist
 
 PAUSE_S = 0.05
+MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
+
+
+Attributes = Mapping[str, str | None]
+"""New values of attributes; None removes one."""
+
+
+def with_type(message_type: str | None, attributes: Attributes) -> dict[str, str | None]:
+    """These attributes, with the type of the topic's messages if one is given."""
+    if message_type is None:
+        return dict(attributes)
+    if message_type not in MESSAGE_TYPES:
+        raise InvalidParameter(
+            f"message type {message_type!r}: it is one of {', '.join(MESSAGE_TYPES)}"
+        )
+    return {**attributes, "message.type": message_type}
+
+
+def _changes(attributes: Attributes) -> str:
+    """As a broker reads them. InvalidParameter: a name or a value would be read as another."""
+    for name, value in attributes.items():
+        if not name or set(name) & set("+-,=") or set(value or "") & set(",="):
+            raise InvalidParameter(
+                f"attribute {name!r:.127} with value {value!r:.127}: a name has none of the "
+                "characters +-,= and a value none of ,="
+            )
+    return ",".join(
+        f"-{name}" if value is None else f"+{name}={value}" for name, value in attributes.items()
+    )
+
+
+class QueueOffsets(NamedTuple):
+    """One queue of a topic: offsets from min_offset up to, not including, max_offset."""
+
+    queue: MessageQueue
+    min_offset: int
+    max_offset: int
+    last_update_ms: int
+
+
+class Undrained(NamedTuple):
+    """The messages of a queue that a group has not consumed. `group` is None when no group consumes
+    the topic."""
+
+    queue: MessageQueue
+    group: str | None
+    messages: int
 
 
 class QueueCounts(NamedTuple):
@@ -57,26 +105,38 @@ class TopicSettings:
         self._wait_s = wait_s
 
     async def create(
-        self, topic: str, queues: QueueCounts, masters: Mapping[str, str], attributes: Sequence[str]
+        self, topic: str, queues: QueueCounts, masters: Mapping[str, str], attributes: Attributes
     ) -> None:
         """Make `topic` on these masters (broker name: address), or change it there. All numbers
         must be given."""
         queues.check()
+        changes = _changes(attributes)
         for address in masters.values():
             config = TopicConfig(
                 topic, int(queues.read or 0), int(queues.write or 0), int(queues.perm or 0)
             )
-            await self._set(address, config, attributes)
+            await self._set(address, config, changes)
         await self._until_routed(topic, set(masters), queues)
 
-    async def alter(self, topic: str, queues: QueueCounts) -> None:
+    async def alter(self, topic: str, queues: QueueCounts, attributes: Attributes) -> None:
         """Change `topic` on every broker that has it; a value that is not given stays, broker by
         broker. RouteNotFound, and nothing changed, if one of them has no master now."""
         queues.check()
+        changes = _changes(attributes)
+        found = await self.found(topic)
+        for address, config in found.values():
+            config.read_queues = queues.read or config.read_queues
+            config.write_queues = queues.write or config.write_queues
+            config.perm = queues.perm or config.perm
+            await self._set(address, config, changes)
+        await self._until_routed(topic, set(found), queues)
+
+    async def found(self, topic: str) -> dict[str, tuple[str, TopicConfig]]:
+        """The address of the master and its settings of `topic`, by broker name. RouteNotFound if a
+        broker of the topic has no master now."""
         route = await self._core.route(topic, refresh=True)
-        masters = {data.broker_name: data.master for data in route.brokers}
-        configs = []
-        for name, address in sorted(masters.items()):
+        found = {}
+        for name, address in sorted((data.broker_name, data.master) for data in route.brokers):
             if address is None:
                 raise RouteNotFound(
                     f"broker {name!r} of topic {topic!r} has no master now: nothing was changed; "
@@ -85,15 +145,10 @@ class TopicSettings:
             command = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
             answer = await self._core.invoke(address, command, self._timeout_s)
             document = checked.document(answer.body)
-            configs.append((address, TopicConfig.from_json({"topicName": topic, **document})))
-        for address, config in configs:
-            config.read_queues = queues.read or config.read_queues
-            config.write_queues = queues.write or config.write_queues
-            config.perm = queues.perm or config.perm
-            await self._set(address, config)
-        await self._until_routed(topic, set(masters), queues)
+            found[name] = address, TopicConfig.from_json({"topicName": topic, **document})
+        return found
 
-    async def _set(self, address: str, config: TopicConfig, attributes: Sequence[str] = ()) -> None:
+    async def _set(self, address: str, config: TopicConfig, changes: str) -> None:
         ext = {
             "topic": config.name,
             "defaultTopic": "TBW102",
@@ -104,8 +159,8 @@ class TopicSettings:
             "topicSysFlag": str(config.sys_flag),
             "order": str(config.order).lower(),
         }
-        if attributes:  # a broker keeps attributes that are not named
-            ext["attributes"] = ",".join(f"+{each}" for each in attributes)
+        if changes:  # a broker keeps attributes that are not named
+            ext["attributes"] = changes
         command = Command.request(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
         await self._core.invoke(address, command, self._timeout_s)
 

@@ -403,6 +403,8 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.create_topic("orders", "4")  # wrong: Admin.create_topic
     admin.alter_topic("orders", write_queues=2, perm=6)  # right: Admin.alter_topic
     admin.alter_topic("orders", 2)  # wrong: Admin.alter_topic
+    admin.topic_settings("orders")["broker-a"].attributes  # right: Admin.topic_settings
+    admin.topic_settings(queue)  # wrong: Admin.topic_settings
     number(admin.undrained("orders", 2)[0].messages)  # right: Admin.undrained
     admin.undrained("orders")  # wrong: Admin.undrained
     admin.delete_topic("orders")  # right: Admin.delete_topic
@@ -652,6 +654,8 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.create_topic("orders", "4")  # wrong: aio.Admin.create_topic
     await admin.alter_topic("orders", read_queues=2)  # right: aio.Admin.alter_topic
     await admin.alter_topic("orders", 2)  # wrong: aio.Admin.alter_topic
+    (await admin.topic_settings("orders")).values()  # right: aio.Admin.topic_settings
+    await admin.topic_settings(queue)  # wrong: aio.Admin.topic_settings
     number((await admin.undrained("orders", 2))[0].messages)  # right: aio.Admin.undrained
     await admin.undrained(queue, 2)  # wrong: aio.Admin.undrained
     await admin.delete_topic("orders")  # right: aio.Admin.delete_topic

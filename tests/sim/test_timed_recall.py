@@ -148,3 +148,17 @@ def test_a_handle_has_rocketmqs_form() -> None:
     text = base64.urlsafe_b64encode(b"v1 T broker-a 1700000000001 AC10").decode()
     assert handle.encode() == text
     assert decode_handle(text) == handle
+
+
+def test_with_the_check_of_types_only_a_topic_of_timed_messages_has_recalls() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world, check_message_types=True)
+        for topic, changes in (("T", "+message.type=DELAY"), ("plain", "")):
+            ext = {"topic": topic, "readQueueNums": 1, "writeQueueNums": 1, "attributes": changes}
+            assert (await machine.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+        handle = handle_of(await after(machine, b"x", 500))
+        refused = await recall(machine, handle, "plain")
+        assert (refused.code, "actual type is DELAY" in str(refused.remark)) == (13, True)
+        assert (await recall(machine, handle)).code == 0
+
+    run(body)

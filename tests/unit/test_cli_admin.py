@@ -272,3 +272,21 @@ def test_a_search_that_makes_no_sense_costs_one_line(run, orders, arguments, wor
     status, shown, refusal = run("message", "find", *arguments)
     assert (status, shown, refusal.count("\n")) == (1, "", 1)
     assert word in refusal
+
+
+def test_attributes_of_a_topic_are_given_shown_and_taken_away(run, nameserver):
+    created = run("topic", "create", "typed", "--type", "fifo", "--attribute", "reserve.time=5")
+    assert created[0] == 0, created
+    (row,) = answer_of(run("topic", "describe", "typed", "--json"))["brokers"]
+    assert row["attributes"] == {"message.type": "FIFO", "reserve.time": "5"}
+    assert "message.type=FIFO, reserve.time=5" in run("topic", "describe", "typed")[1]
+    altered = run(
+        "topic", "alter", "typed", "--attribute", "message.type=DELAY", "--without", "reserve.time",
+        "--json",
+    )  # fmt: skip
+    (row,) = answer_of(altered)["brokers"]
+    assert row["attributes"] == {"message.type": "DELAY"}
+    status, _, told = run("topic", "alter", "typed", "--attribute", "colour")
+    assert (status, "it is NAME=VALUE" in told) == (1, True)
+    status, _, told = run("topic", "alter", "typed", "--attribute", "message.type=LOUD")
+    assert (status, "it is one of NORMAL, FIFO" in told) == (1, True)

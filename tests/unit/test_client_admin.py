@@ -214,3 +214,24 @@ def test_a_deleted_group_is_gone_with_its_offsets(nameserver, admin, send):
     assert "readers" not in admin.list_groups()
     assert admin.groups_of_topic("orders") == []
     assert [row.committed for row in admin.preview_reset("readers", "orders")] == [None, None]
+
+
+def test_attributes_are_set_changed_removed_and_shown(admin):
+    admin.create_topic("typed", queues=1, message_type="FIFO", attributes={"reserve.time": "5"})
+    (config,) = admin.topic_settings("typed").values()
+    assert config.attributes == {"message.type": "FIFO", "reserve.time": "5"}
+    admin.create_topic("typed", queues=2)
+    admin.alter_topic("typed", attributes={"reserve.time": None})
+    settings = admin.topic_settings("typed")
+    assert settings["broker-a"].attributes == {"message.type": "FIFO"}
+    assert (settings["broker-a"].read_queues, settings["broker-a"].order) == (2, False)
+    with pytest.raises(InvalidParameter, match="attribute 'a=b' with value 'c'"):
+        admin.alter_topic("typed", attributes={"a=b": "c"})
+    with pytest.raises(InvalidParameter, match=r"attribute 'a' with value 'b,-message\.type'"):
+        admin.alter_topic("typed", attributes={"a": "b,-message.type"})
+    with pytest.raises(InvalidParameter, match="unsupported key: colour"):
+        admin.alter_topic("typed", attributes={"colour": "red"})
+    with pytest.raises(InvalidParameter, match="compact"):
+        admin.create_topic("latest", attributes={"cleanup.policy": "COMPACTION"})
+    with pytest.raises(TopicNotExist):
+        admin.topic_settings("latest")

@@ -13,7 +13,7 @@ import asyncio
 import math
 from typing import NamedTuple
 
-from saturnmq.client.admin.admin import Undrained
+from saturnmq.client.admin.topic_settings import Undrained
 from saturnmq.drills.sim.nodes import SimBroker
 from saturnmq.drills.sim.scenes.scene import Scene, SceneConsumer
 from saturnmq.drills.sim.verdict import told
