@@ -2,8 +2,10 @@
 
 It shows milliseconds, began as wall time, and no step of a wall clock moves it. A start continues
 it from `config/delayClock.json`, `{"delayClock":ms,"wallClock":ms}`: the time in between is that of
-the wall clock, and a negative time counts as zero. The file is written when the two clocks have
-moved apart.
+the wall clock, and a negative time counts as zero. The file is written within a second when the two
+clocks have moved apart, as they do when a wall clock is stepped and when a slave takes over the
+clock of another master. A start sets the clock back by what may not have been written: it may be
+late by that, and is never early.
 
 A slave takes over the clock of its master, which answers with it when the slave asks for the delay
 offsets (ext `saturnDelayClock`). The time on the way makes it a little later at the slave, never
@@ -19,7 +21,8 @@ from saturnmq.broker.tables.table_persistence import Document, Saveable
 from saturnmq.protocol import checked
 from saturnmq.runtime.door import Runtime
 
-APART_MS = 100
+APART_MS = 2
+ROUNDED_MS = 1  # by which the wall clock of the file may lie too far back
 
 
 class DelayClock(Saveable):
@@ -83,5 +86,6 @@ class DelayClock(Saveable):
         if not document:
             return
         passed = self._runtime.now_ms() - checked.integer(document, "wallClock")
-        self._lead = checked.integer(document, "delayClock") + max(0, passed) - self._steady_ms
+        shows = checked.integer(document, "delayClock") + max(0, passed) - APART_MS - ROUNDED_MS
+        self._lead = shows - self._steady_ms
         self._is_known = True

@@ -28,18 +28,21 @@ from typing import Any
 from saturnmq import ConsumeResult, Message, MessageQueue, SaturnError, aio
 from saturnmq.drills.failover.chores_checker import (
     DELAYED,
-    DELAYS_S,
     FAILING,
     GROWN,
-    HELD_S,
-    MOST_RETRIES,
     REMADE,
     RESET,
-    RETRY_S,
     fate,
 )
 from saturnmq.drills.failover.drill import together
 from saturnmq.drills.failover.history import History
+from saturnmq.drills.failover.waits_checker import (
+    DELAYS_S,
+    HELD_S,
+    MOST_RETRIES,
+    RETRY_S,
+    number_of,
+)
 from saturnmq.drills.failover.workload import GROUPS, QUEUES, REBALANCE_S, TOPIC
 from saturnmq.drills.sim.history import make_body, read_body
 from saturnmq.protocol.topics import dlq_topic
@@ -193,7 +196,7 @@ class Chores:
     async def _send(self, topic: str, value: str) -> None:
         level = 0
         if topic == DELAYED:
-            level = 1 + int(value.rpartition("-")[2]) % len(DELAYS_S)
+            level = 1 + number_of(value) % len(DELAYS_S)
         message = Message(topic, make_body(value, PADDING), keys=value, delay_level=level)
         self.history.add("invoke", topic, value)
         try:

@@ -15,6 +15,8 @@ from saturnmq.drills.failover.election_plans import (
     etcd_leader_parted,
     master_without_etcd,
 )
+from saturnmq.drills.semantics.drill import BROKER_OPTIONS
+from saturnmq.drills.semantics.drill import live as live_semantics
 
 OUTAGE_S = 6.0
 PAUSE_S = 30.0
@@ -270,6 +272,8 @@ _ALL = (
           ("wipe", "slow"), optional=("partition",), leaves_behind=True),
     Drill("pipeline", "SIGKILL driver, worker and broker while Spark archives, replays and streams",
           None, ("spark",), live=pipeline),
+    Drill("semantics", "SIGKILL a master every 10 s under 200,000 messages of every kind",
+          None, broker_options=BROKER_OPTIONS, live=live_semantics),
     *DISK_DRILLS,
     *ELECTION_DRILLS,
 )  # fmt: skip

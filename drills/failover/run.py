@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.cli.launcher import LauncherError, long_stops
 from saturnmq.drills.failover import stores
-from saturnmq.drills.failover.backend import BROKER, NAMESERVER, Backend, DrillUnavailable
+from saturnmq.drills.failover.backend import NAMESERVER, Backend, DrillUnavailable
 from saturnmq.drills.failover.checker import (
     COMMITS_AT_RISK_S,
     LIVENESS_S,
@@ -190,7 +190,7 @@ def _live(
 
         with quiet("saturnmq"):  # clients warn of every connection that breaks
             native.run(load)
-        aftermath = _look(backend, directory)
+        aftermath = stores.stop_and_look(backend, TOPIC)
     finally:
         backend.close()
     aftermath.problems = broken + aftermath.problems
@@ -276,13 +276,3 @@ async def _calm_down(workload: Workload, groups: list[str], history: History) ->
     # A connection that got no answers for some seconds tries again that much later.
     while history.now() < calm + LIVENESS_S and not await workload.is_replicated():
         await asyncio.sleep(0.05)
-
-
-def _look(backend: Backend, directory: Path) -> Aftermath:
-    """Stop the brokers in order, masters before their slaves: these have all there is to get."""
-    nodes = [node for node in backend.nodes if node.kind == BROKER]
-    for node in nodes:
-        if backend.alive(node.name):
-            backend.stop(node.name)
-    found: Mapping[str, Path] = backend.stores(directory / "stores")
-    return stores.look(nodes, found, TOPIC)

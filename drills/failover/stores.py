@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from saturnmq.drills.failover.backend import BROKER, DrillNode
+from saturnmq.drills.failover.backend import BROKER, Backend, DrillNode
 from saturnmq.drills.failover.checker import Aftermath
 from saturnmq.drills.sim.history import Place, read_body
 from saturnmq.protocol import kernels
@@ -22,6 +22,15 @@ from saturnmq.store.log.epochs import Epoch, Epochs
 from saturnmq.store.log.log_files import LogReader, SegmentFiles, Stretch
 
 _CHUNK = 1 << 20
+
+
+def stop_and_look(backend: Backend, topic: str) -> Aftermath:
+    """Stop the brokers in order, masters before their slaves: these have all there is to get."""
+    nodes = [node for node in backend.nodes if node.kind == BROKER]
+    for node in nodes:
+        if backend.alive(node.name):
+            backend.stop(node.name)
+    return look(nodes, backend.stores(backend.directory / "stores"), topic)
 
 
 def look(nodes: Iterable[DrillNode], stores: Mapping[str, Path], topic: str) -> Aftermath:

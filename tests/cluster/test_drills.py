@@ -12,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from saturnmq.cli import drill as commands
@@ -24,6 +26,9 @@ from saturnmq.drills.failover.plans import DRILLS
 from saturnmq.drills.failover.processes import Processes
 from saturnmq.drills.failover.report import DrillsReport
 from saturnmq.drills.failover.run import HISTORY_FILE, MODES, run_drill
+from saturnmq.drills.semantics import kinds
+from saturnmq.drills.semantics import load as semantics_load
+from saturnmq.drills.semantics.drill import live as live_semantics
 
 CLOCKS = """
 import time
@@ -74,6 +79,50 @@ def test_a_killed_master_loses_nothing_and_others_go_on(tmp_path):
     html = page(DrillsReport([report]))
     assert html.count("<svg") == 3
     assert not re.search(r"<script|https?://(?!www\.w3\.org)", html), "it needs nothing else"
+
+
+def semantics(messages: int, kill_s: float) -> Drill:
+    live = partial(live_semantics, messages=messages, kill_s=kill_s)
+    return replace(DRILLS["semantics"], live=live)
+
+
+def test_every_kind_of_message_keeps_its_promise_while_masters_are_killed(tmp_path):
+    report = run_drill(semantics(3000, 3.0), MODES["sync"], 1, keep=tmp_path)
+    assert report.verdict.violations == []
+    counts = report.verdict.counts
+    assert counts["acknowledged"] >= 3000
+    assert counts["masters killed"] >= 1
+    assert counts["slaves promoted"] >= 1
+    for count in ("retries", "dead letters", "recalled", "pop: left out once"):
+        assert counts[count] > 0, f"no {count}"
+    assert counts["deals: told to commit"] > counts["deals: told to rollback"] > 0
+    with open(report.kept / HISTORY_FILE) as lines:
+        assert sum(event.kind == "ok" for event in History.read(lines).events) >= 3000
+
+
+@long
+def test_broken_promises_of_kinds_of_messages_are_found(tmp_path, monkeypatch):
+    """The drill itself is on trial: requests say something else than their senders believe."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setitem(
+        semantics_load.STATES, kinds.ROLLBACK, semantics_load.STATES[kinds.COMMIT]
+    )  # fmt: skip
+    sooner = semantics_load.deliver_after
+    monkeypatch.setattr(semantics_load, "deliver_after", lambda m, s: sooner(m, s / 2))
+    receive = semantics_load.aio.SimpleConsumer.receive
+
+    def briefly(consumer, most, *, invisible_s, wait_s):
+        return receive(consumer, most, invisible_s=invisible_s / 2, wait_s=wait_s)
+
+    monkeypatch.setattr(semantics_load.aio.SimpleConsumer, "receive", briefly)
+    report = run_drill(semantics(1000, 60.0), MODES["async"], 1)
+    names = {text.split(":")[0] for text in report.verdict.violations}
+    assert names == {
+        "I13 not committed, and delivered",
+        "I13 not committed, and stored",
+        "I14 early",
+        "I18 given out twice within its invisible time",
+    }
 
 
 @long

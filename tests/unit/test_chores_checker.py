@@ -8,14 +8,13 @@ from saturnmq.drills.failover.chores_checker import (
     DELAYED,
     FAILING,
     GROWN,
-    NEVER,
     REMADE,
     RESET,
     check_chores,
-    delay_s,
     fate,
 )
 from saturnmq.drills.failover.history import Event, History
+from saturnmq.drills.failover.waits_checker import NEVER, delay_s
 
 A = "broker-a"
 COUNT = 20  # messages to each topic, one a second from 0 s on

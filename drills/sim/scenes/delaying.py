@@ -33,6 +33,7 @@ KNOWN_S = 5.0  # a delivery is known to all nodes so long after it
 class Delaying(Scene):
     topic, group = "delayed", "patient"
     waits_in: ClassVar[str] = SCHEDULE_TOPIC
+    lane: ClassVar[str] = "wait"
     patience_s = 75.0
 
     async def start(self) -> None:
@@ -42,7 +43,7 @@ class Delaying(Scene):
         await self.create(self.plan.queues)
         await self.join()
         for lane in range(2):
-            self.spawn(self._send(f"wait{lane}", MESSAGES))
+            self.spawn(self._send(f"{self.lane}{lane}", MESSAGES))
 
     async def _send(self, lane: str, count: int) -> None:
         for counter in range(count):

@@ -30,6 +30,7 @@ TRIES = 20
 class Timing(Delaying):
     topic, group = "timed", "punctual"
     waits_in = TIMER_TOPIC
+    lane = "time"  # its retries lie where delayed messages wait, which have other names
 
     async def start(self) -> None:
         self._delays: dict[str, float] = {}
@@ -76,7 +77,8 @@ class Timing(Delaying):
 
     async def listen(self, member: SceneConsumer, message: ReceivedMessage) -> object:
         value, properties = self.note(message), message.properties
-        if names.TIMER_DELIVER_MS in properties:
+        # One whose moment was over when it came was never taken out of the timer.
+        if names.TIMER_DELIVER_MS in properties and names.TIMER_DEQUEUE_MS in properties:
             moment, at = (
                 int(properties[name]) for name in (names.TIMER_DELIVER_MS, names.TIMER_DEQUEUE_MS)
             )
