@@ -17,6 +17,7 @@ from saturnmq.broker.replication.role import Role
 from saturnmq.broker.tables.clients import ClientTable
 from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.pull_offsets import PullOffsets
 from saturnmq.broker.tables.statistics import Statistics
 from saturnmq.broker.tables.subscription_groups import GroupTable
 from saturnmq.broker.tables.table_memory import TableMemory
@@ -46,6 +47,7 @@ class Context:
     groups: GroupTable
     clients: ClientTable
     offsets: ConsumerOffsets
+    pull_offsets: PullOffsets
     locks: QueueLockTable
     ledger: AckLedger
     role: Role
@@ -84,6 +86,7 @@ class Context:
         for table in (self.topics, self.groups, self.clients, self.offsets, self.locks):
             table.validate()
         self.ledger.validate()
+        self.pull_offsets.validate()
         self.statistics.validate()
         self.tables.validate()
         assert self.visible <= marks.dispatched <= marks.appended, (self.visible, marks.dispatched)

@@ -25,6 +25,7 @@ from saturnmq.broker.tables.clients import ClientTable
 from saturnmq.broker.tables.loading import TableFiles
 from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.broker.tables.offsets import ConsumerOffsets
+from saturnmq.broker.tables.pull_offsets import PullOffsets
 from saturnmq.broker.tables.statistics import Statistics
 from saturnmq.broker.tables.subscription_groups import GroupTable
 from saturnmq.broker.tables.table_memory import GROUP, OFFSET, TOPIC, TableMemory
@@ -86,6 +87,7 @@ def lay_groundwork(
         ),
         clients=ClientTable(config.client_expiry_ms / 1000),
         offsets=ConsumerOffsets(runtime.now_ms, topics.is_over, partial(tables.take, OFFSET)),
+        pull_offsets=PullOffsets(),
         locks=QueueLockTable(),
         ledger=AckLedger(config.max_pending_acks, connections.budget),
         role=Role(config),

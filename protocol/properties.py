@@ -89,6 +89,7 @@ TRAVELS_ALONE = frozenset(
         TIMER_DELIVER_MS,
         TRAN_MSG,
         CORRELATION_ID,  # of a request and of a reply: both need what the broker adds to a single
+        POP_CK,  # of a popped message that is sent on: the broker takes it out of a single
     }
 )
 """A message with one of these cannot be in a batch."""
@@ -134,6 +135,14 @@ def find_in_text(properties: str, name: str) -> str:
     start = at + len(name)
     end = properties.find(PAIR_END, start)
     return properties[start:end] if end >= 0 else properties[start:]
+
+
+def without_in_text(properties: str, name: str) -> str:
+    """The decoded field without a property; `name` ends with 0x01, and each pair with 0x02."""
+    if name not in properties:
+        return properties
+    pairs = properties.split(PAIR_END)
+    return PAIR_END.join(pair for pair in pairs if not pair.startswith(name))
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:

@@ -68,7 +68,6 @@ class AdminService:
         self._role = context.role
         self._runtime = context.runtime
         self._statistics = context.statistics
-        self._steps = context.steps
         self._store = context.store
         self._topics = context.topics
         self._delays = delays
@@ -265,7 +264,7 @@ class AdminService:
 
         async def delete() -> None:
             if header.clean_offset:
-                await self._steps.run(self._offsets.forget({name}))
+                await self._c.steps.run(self._offsets.forget({name}))
             await self._deleted(deletion, self._groups)
 
         self._answer_behind(endpoint, request, delete())
@@ -295,20 +294,21 @@ class AdminService:
         group = header.group
         topics = (yield from self._topics_of(group)) if header.topic is None else [header.topic]
         tps = self._statistics.group_rate(group, topics, self._runtime.monotonic())
+        consumed, reading = self._offsets.query, self._c.pull_offsets.query
 
         def made(queues: list[tuple[Topic, int]]) -> bytes:
             table: dict[Any, Any] = {}
             for topic, queue_id in queues:
                 low, high = self._bounds(topic.name, queue_id)
-                consumed = self._offsets.query(group, topic.name, queue_id)
-                position = low if consumed is None else consumed
+                known = consumed(group, topic.name, queue_id)
+                position = low if known is None else known
                 if queue_id >= topic.queues and position >= high:
                     continue
                 table[self._mq(topic.name, queue_id)] = {
                     "brokerOffset": high,
                     "consumerOffset": position,
                     "lastTimestamp": self._time_of(topic.name, queue_id, position - 1),
-                    "pullOffset": position,
+                    "pullOffset": reading(group, topic.name, queue_id, position, high),
                 }
             return fastjson.dumps_mq_map(table)[1:-1]
 
@@ -360,7 +360,7 @@ class AdminService:
         work = slices.joined(request, found, lambda table: b'{"offsetTable":{%b}}' % table)
 
         async def reset() -> None:
-            reply = await self._steps.run(work)
+            reply = await self._c.steps.run(work)
             self._wake_pulls()
             await self._saved(self._offsets)
             answer(endpoint, request, reply)

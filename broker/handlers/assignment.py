@@ -125,7 +125,7 @@ class AssignmentRequests:
             raise NoPermission("retry topic is not allowed to set mode")
         if c.topics.get(topic) is None:
             raise TopicNotExist(f"topic[{topic}] not exist")
-        group = c.groups.get(group_name)
+        group = c.groups.get_or_create(group_name)
         if group is None:
             raise GroupNotExist("subscription group does not exist")
         changed = group.with_request_mode(topic, mode)

@@ -114,6 +114,7 @@ class PullService:
         if flags & PULL_COMMIT_OFFSET and not c.role.is_slave and header.commit_offset >= 0:
             place = header.group, header.topic, queue_id
             commit(c, header, place, header.commit_offset)
+        c.pull_offsets.note(header.group, topic.name, queue_id, header.queue_offset)
         pull = HeldPull(
             endpoint,
             request,

@@ -1,7 +1,7 @@
 """Sends: SEND_MESSAGE 10, SEND_MESSAGE_V2 310, SEND_BATCH_MESSAGE 320, and SEND_BATCHES 390040.
 
 A single send gets the properties that a Java broker adds: MSG_REGION, TRACE_ON, CLUSTER, and
-UNIQ_KEY if missing. A batch is stored unchanged. DELAY above 0 moves a message to
+UNIQ_KEY if missing; it loses POP_CK. A batch is stored unchanged. DELAY above 0 moves a message to
 SCHEDULE_TOPIC_XXXX, TRAN_MSG=true to the half topic (`broker/transactions/halves.py`), properties
 of timed messages to rmq_sys_wheel_timer (`broker/timer/scheduling.py`).
 
@@ -30,7 +30,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.frame import TRANSACTION_MASK
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.kernels import batch_ids
-from saturnmq.protocol.properties import find_in_text
+from saturnmq.protocol.properties import find_in_text, without_in_text
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import (
     RETRY_PREFIX,
@@ -103,6 +103,8 @@ class SendService:
         text_ = header.properties
         if text_ and text_[-1] != "\x02":
             text_ += "\x02"
+        # A popped message that is sent on: Java's consumers would acknowledge by the old handle.
+        text_ = without_in_text(text_, "POP_CK\x01")
         wait = _waits(text_)
         unique = find_in_text(text_, "UNIQ_KEY\x01")
         if not unique:

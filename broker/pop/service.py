@@ -279,6 +279,7 @@ class PopService:
                 ordered=order.ordered,
             )
             self._give(popped, lease, result.next_begin_offset, [result])
+            self._c.pull_offsets.note(*lane.place, lane.cursor)
         elif result.status.name == "NO_MATCHED_MESSAGE":
             lane.cursor = max(lane.cursor, result.next_begin_offset)
             self._commit(lane)

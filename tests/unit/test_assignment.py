@@ -140,12 +140,26 @@ def test_a_bad_question_gets_its_code(changes: dict[str, Any], code: int) -> Non
     run(body)
 
 
+@pytest.mark.parametrize("makes", [True, False])
+def test_a_mode_makes_its_group_if_groups_may_be_made(makes: bool) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker(auto_create_groups=makes)
+        remote = await world.connect(broker.address)
+        assert (await remote.send(b"x")).code == 0
+        mode = {"topic": "T", "consumerGroup": "new", "mode": "POP", "popShareQueueNum": 0}
+        reply = await ask(remote, Code.SET_MESSAGE_REQUEST_MODE, **mode)
+        assert reply.code == (0 if makes else 26), reply.remark
+        table = json.loads((await remote.ask(Code.GET_ALL_MESSAGE_REQUEST_MODE)).body)
+        assert ("T" in table["messageRequestModeMap"]) == makes
+
+    run(body)
+
+
 @pytest.mark.parametrize(
     ("changes", "code"),
     [
         ({"mode": "PUSH"}, 29),
         ({"topic": "none"}, 17),
-        ({"consumerGroup": "nobody"}, 26),
         ({"topic": "%RETRY%G"}, 16),
         ({"popShareQueueNum": "x"}, 29),
     ],

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.handlers import arrival_notes
+from saturnmq.broker.tables.pull_offsets import PullOffsets
+from saturnmq.protocol import fastjson
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from world_rig import Remote, World, new_disk, run
@@ -406,3 +409,40 @@ def test_who_reads_from_the_disk_is_sent_to_a_slave_if_slaves_are_read(
         await broker.close()
 
     run(body)
+
+
+async def places(client: Remote) -> tuple[int, int]:
+    """The consumer offset and the pull offset of group G in queue 0."""
+    asked = {"consumerGroup": "G", "topic": "T"}
+    reply = await client.ask(RequestCode.GET_CONSUME_STATS, asked)
+    table = fastjson.loads(reply.body)["offsetTable"]
+    (entry,) = [entry for (_, _, queue_id), entry in table.items() if queue_id == 0]
+    return entry["consumerOffset"], entry["pullOffset"]
+
+
+def test_the_progress_of_a_group_tells_what_its_consumers_have_and_did_not_commit() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 5)
+        assert await places(client) == (0, 0)
+        await client.pull(3, sysFlag=5, commitOffset=1)
+        assert await places(client) == (1, 3)
+        await client.pull(3, sysFlag=5, commitOffset=4)
+        assert await places(client) == (4, 4)
+        reset = {"topic": "T", "group": "G", "timestamp": -1, "queueId": 0, "offset": 0}
+        assert (await client.ask(222, reset)).code == 0
+        await client.pull(0)
+        assert await places(client) == (0, 0)
+        await broker.close()
+
+    run(body)
+
+
+def test_pull_offsets_are_bounded_and_lie_in_the_queue() -> None:
+    offsets = PullOffsets(most=2)
+    for queue_id in range(3):
+        offsets.note("G", "T", queue_id, 10)
+    offsets.note("G", "T", 2, 11)
+    offsets.validate()
+    assert [offsets.query("G", "T", each, 1, 99) for each in range(3)] == [1, 10, 11]
+    assert offsets.query("G", "T", 2, 1, 7) == 7
+    assert offsets.query("G", "T", 2, 20, 99) == 20

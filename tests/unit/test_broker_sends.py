@@ -55,6 +55,28 @@ async def stored(world: World, broker: Broker, topic: str = "T", queue: int = 0)
     return message
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("POP_CK\x011 2 3\x02KEYS\x01k\x02", {"KEYS": "k"}),
+        ("KEYS\x01POP_CK\x02POP_CK\x011 2 3", {"KEYS": "POP_CK"}),
+        ("A_POP_CK\x011\x02", {"A_POP_CK": "1"}),
+    ],
+)
+def test_a_popped_message_that_is_sent_on_loses_its_handle(
+    given: str, kept: dict[str, str]
+) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        client = await world.connect(broker.address)
+        assert (await send(client, i=given)).code == 0
+        properties = dict((await stored(world, broker)).properties)
+        assert {name: properties[name] for name in kept} == kept
+        assert "POP_CK" not in properties
+
+    run(body)
+
+
 @pytest.mark.parametrize("code", [10, 310])
 def test_a_send_is_stored_with_all_that_its_header_says_by_either_names(code: int) -> None:
     async def body(world: World) -> None:
