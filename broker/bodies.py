@@ -25,6 +25,7 @@ GROUPS_MAX = 1_000  # that one client may belong to
 SUBSCRIPTIONS_MAX = 10_000  # of one group
 QUEUES_LOCKED_MAX = 100_000  # in one request
 RETRY_QUEUES_MAX = 1_024  # of one group
+RETRIES_MAX = 1_000  # delays in a retry policy
 TAGS_MAX = 10_000  # in one expression
 BODY_MAX = 1 << 20  # bytes: ten times what a client of a hundred groups says
 
@@ -284,7 +285,27 @@ def request_mode(request: Command) -> tuple[str, str, RequestMode]:
 def group(request: Command) -> tuple[str, dict[str, Any]]:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 200: the name of a group and its settings."""
     body = document(request)
+    for name, value in checked.table(body, "attributes").items():
+        checked.as_text(value, f"attribute {name}")
+    retry_policy(body)
     return check_group(checked.text(body, "groupName", "")), group_settings(body)
+
+
+def retry_policy(settings: Mapping[str, Any]) -> None:
+    """Check the `groupRetryPolicy` of a group. RocketMQ's proxy reads it, and nothing here.
+    MalformedFrame: it is none."""
+    policy = checked.table(settings, "groupRetryPolicy")
+    kind = checked.text(policy, "type", "CUSTOMIZED")
+    if kind not in ("CUSTOMIZED", "EXPONENTIAL"):
+        raise MalformedFrame(f"the type of groupRetryPolicy is {kind!r:.60}, not one of its two")
+    customized = checked.table(policy, "customizedRetryPolicy")
+    if "next" in customized and not checked.items(customized, "next", RETRIES_MAX):
+        raise MalformedFrame("next of customizedRetryPolicy names no delay")
+    for delay in checked.items(customized, "next", RETRIES_MAX):
+        checked.as_integer(delay, "a delay of next", most=checked.INT64_MAX)
+    exponential = checked.table(policy, "exponentialRetryPolicy")
+    for name in ("initial", "max", "multiplier"):
+        checked.integer(exponential, name, 0, most=checked.INT64_MAX)
 
 
 def _flag(value: object, what: str) -> bool:

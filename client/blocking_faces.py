@@ -25,6 +25,7 @@ from saturnmq.client.admin.replicas import Replica
 from saturnmq.client.admin.topic_settings import QueueOffsets, Undrained
 from saturnmq.client.blocking import Facade
 from saturnmq.client.consumer import pull_consumer, push_consumer, simple_consumer
+from saturnmq.client.consumer.consuming import SUSPEND_S
 from saturnmq.client.consumer.listening import Listener, OneListener
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S
 from saturnmq.client.consumer.process_queue import FlowLimits
@@ -89,6 +90,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         consume_threads: int = 20,
         max_reconsume: int = -1,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        suspend_s: float = SUSPEND_S,
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
@@ -117,6 +119,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
             16, and no limit for an ordered consumer
         consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere; an
             ordered queue stands still instead, for all members. Both are reported to `on_error`
+        suspend_s: seconds after which an ordered consumer tries a failed message again, 0.01 to 30
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits of what is consumed
@@ -149,6 +152,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 consume_threads=consume_threads,
                 max_reconsume=max_reconsume,
                 consume_timeout_s=consume_timeout_s,
+                suspend_s=suspend_s,
                 rebalance=rebalance,
                 rebalance_interval_s=rebalance_interval_s,
                 commit_interval_s=commit_interval_s,

@@ -117,6 +117,7 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "consume_threads": "consumeThreadMin, consumeThreadMax",
         "max_reconsume": "maxReconsumeTimes",
         "consume_timeout_s": "consumeTimeout",
+        "suspend_s": "suspendCurrentQueueTimeMillis",
         "commit_interval_s": "persistConsumerOffsetInterval",
     },
     "PullConsumer": CONSUMER_NAMES

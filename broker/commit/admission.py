@@ -8,7 +8,7 @@ out of range 29. The topic's own write bit is not looked at: clients do that, th
 from __future__ import annotations
 
 from saturnmq.broker.context import Context, check_permission
-from saturnmq.broker.tables.topic_attributes import check_kept
+from saturnmq.broker.tables.attributes import check_kept
 from saturnmq.broker.tables.topics import WRITE, Topic
 from saturnmq.protocol.ids import encode_address
 from saturnmq.protocol.topics import NOT_SENDABLE, RETRY_PREFIX, REVIVE_PREFIX, check_topic

@@ -16,7 +16,7 @@ is 13 for both.
 
 from __future__ import annotations
 
-from saturnmq.broker.tables.topic_attributes import (
+from saturnmq.broker.tables.attributes import (
     DELAY,
     FIFO,
     MESSAGE_TYPE,

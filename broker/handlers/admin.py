@@ -16,12 +16,11 @@ from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.replication.role import State
+from saturnmq.broker.tables.attributes import changed
 from saturnmq.broker.tables.deletion import Deletion
 from saturnmq.broker.tables.lost_offsets import check_queue, log_of
 from saturnmq.broker.tables.offsets import Search
-from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.broker.tables.table_persistence import Document, EncodedTable, Saveable, encode
-from saturnmq.broker.tables.topic_attributes import changed
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.service import TimerService
 from saturnmq.protocol import checked, fastjson, headers
@@ -243,12 +242,7 @@ class AdminService:
         self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
         self._writable()
-        group = SubscriptionGroup(*bodies.group(request))
-        before = self._groups.get(group.name)
-        if before is not None:  # RocketMQ's settings do not have them
-            for topic, mode in before.request_modes.items():
-                if topic not in group.request_modes:
-                    group = group.with_request_mode(topic, mode)
+        group = self._groups.changed(*bodies.group(request))
         self._groups.make_room(group)
         self._groups.put(group)
         self._answer_behind(endpoint, request, self._saved(self._groups))

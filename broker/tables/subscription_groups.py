@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker import bodies
+from saturnmq.broker.tables.attributes import changed_of_group
 from saturnmq.broker.tables.request_modes import KEY as MODES
 from saturnmq.broker.tables.request_modes import RequestMode, request_modes
 from saturnmq.broker.tables.table_memory import TableText
@@ -64,6 +65,11 @@ class SubscriptionGroup:
     @property
     def broadcast_enable(self) -> bool:
         return bool(self.document["consumeBroadcastEnable"])
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        found = self.document["attributes"]  # a file may say anything
+        return found if isinstance(found, dict) else {}
 
     @property
     def retry_queues(self) -> int:
@@ -154,6 +160,20 @@ class GroupTable(Versioned):
             self.make_room(found)
             self.put(found)
         return found
+
+    def changed(self, name: str, settings: Mapping[str, Any]) -> SubscriptionGroup:
+        """The group with new settings. Attributes and request modes that they do not name stay.
+        InvalidParameter: the settings name attributes that a group cannot have."""
+        before = self._groups.get(name)
+        had = None if before is None else before.attributes
+        named = checked.table(settings, "attributes")
+        attributes = changed_of_group(name, had, named)
+        group = SubscriptionGroup(name, {**settings, "attributes": attributes})
+        if before is not None:  # RocketMQ's settings do not have them
+            for topic, mode in before.request_modes.items():
+                if topic not in group.request_modes:
+                    group = group.with_request_mode(topic, mode)
+        return group
 
     def forbids(self, group: str, topic: str) -> bool:
         """Whether an operator has forbidden the group to read this topic."""

@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from saturnmq.broker.tables.attributes import check_kept
 from saturnmq.broker.tables.table_memory import TableText
 from saturnmq.broker.tables.table_persistence import (
     Document,
@@ -34,7 +35,6 @@ from saturnmq.broker.tables.table_persistence import (
     Versioned,
     readable,
 )
-from saturnmq.broker.tables.topic_attributes import check_kept
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.protocol.topics import (

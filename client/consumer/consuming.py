@@ -15,14 +15,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.listening import Caller
 from saturnmq.client.consumer.process_queue import MessageRun
-from saturnmq.client.consumer.send_back import DLQ_LEVEL, SendBack
+from saturnmq.client.consumer.results import DEAD_LETTER, Retry
+from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import ListenerError, ListenerStuck
@@ -30,7 +31,7 @@ from saturnmq.runtime.errors import ListenerError, ListenerStuck
 log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S = 5.0
-SUSPEND_S = 1.0
+SUSPEND_S = 1.0  # and after an error of ours
 SEND_BACKS_AT_ONCE = 64
 STALL_S = 0.1
 TIMEOUT_DELAY_LEVEL = 3
@@ -204,7 +205,7 @@ class Concurrent(Consumption):
             log.error("group %s broadcasts: %d failed messages dropped", self._group, len(failed))
         elif failed:
             held.state.keep(chunk, [*failed, *rest])
-            rest = [*await self._hand_back(failed), *rest]
+            rest = [*await self._hand_back(failed, chunk.retries or {}), *rest]
         held.state.keep(chunk, rest)
         # Neither consumed nor sent back: tried again from here; the offset waits for them.
         if rest:
@@ -221,13 +222,15 @@ class Concurrent(Consumption):
             self._start(held, chunk)
 
     async def _hand_back(
-        self, messages: Sequence[ReceivedMessage], level: int = 0
+        self, messages: Sequence[ReceivedMessage], retries: Mapping[int, Retry], level: int = 0
     ) -> list[ReceivedMessage]:
-        """The messages that no broker took."""
+        """Send messages back, to wait for the level of their own or else for this one. Return those
+        that no broker took."""
 
         async def back(message: ReceivedMessage) -> bool:
+            own = retries.get(message.queue_offset)
             async with self._back_slots:
-                return await self._send_back(message, level)
+                return await self._send_back(message, level if own is None else own.delay_level)
 
         taken = await asyncio.gather(*(back(message) for message in messages))
         return [message for message, ok in zip(messages, taken, strict=True) if not ok]
@@ -246,7 +249,7 @@ class Concurrent(Consumption):
         rest = [*chunk.failed, *chunk.messages[chunk.handled :]]
         self._report_stuck(held, chunk, f"{len(rest)} messages go back, to be delivered again")
         while rest and held.state.holds(chunk):
-            rest = await self._hand_back(rest, TIMEOUT_DELAY_LEVEL)
+            rest = await self._hand_back(rest, {}, TIMEOUT_DELAY_LEVEL)
             held.state.keep(chunk, rest)
             if rest:
                 await self._runtime.sleep(LOCAL_RETRY_S)
@@ -264,10 +267,12 @@ class InOrder(Consumption):
         send_back: SendBack,
         *,
         max_reconsume: int,
+        suspend_s: float,
         timeout_s: float,
     ) -> None:
         super().__init__(core, group, caller, send_back, timeout_s)
         self._max_reconsume = max_reconsume
+        self._suspend_s = suspend_s
 
     def begin(self, held: AssignedQueue, asked_at: float) -> None:
         held.state.lock(asked_at)
@@ -312,7 +317,12 @@ class InOrder(Consumption):
                 if await self._run(held, chunk):
                     chunk = None
                 else:
-                    await self._runtime.sleep(SUSPEND_S)
+                    await self._runtime.sleep(self._pause(chunk))
+
+    def _pause(self, chunk: MessageRun) -> float:
+        """The seconds before the next attempt at `chunk`."""
+        own = (chunk.retries or {}).get(chunk.first_offset)
+        return self._suspend_s if own is None or own.suspend_s is None else own.suspend_s
 
     async def _run(self, held: AssignedQueue, chunk: MessageRun) -> bool:
         """One attempt at `chunk`; True once all of it is done. A failed slice stays first in
@@ -329,8 +339,11 @@ class InOrder(Consumption):
             rest: list[Any] = list(chunk.messages[chunk.handled :])
             if chunk.failed:
                 chunk.attempts += 1
-                if 0 <= self._max_reconsume < chunk.attempts and all(
-                    [await self._send_back(message, DLQ_LEVEL) for message in chunk.failed]
+                own = (chunk.retries or {}).get(chunk.failed[0].queue_offset)
+                is_over = 0 <= self._max_reconsume < chunk.attempts
+                is_over = is_over or (own is not None and own.delay_level == DEAD_LETTER)
+                if is_over and all(
+                    [await self._send_back(message, DEAD_LETTER) for message in chunk.failed]
                 ):
                     rest, chunk.attempts = rest[len(chunk.failed) :], 0
             if state.holds(chunk) or state.dropped:

@@ -9,11 +9,11 @@ the worker comes back for more, and otherwise only after a switch interval (5 ms
 waits for something: it gets one slice at a time, so that many threads can share its queue. A run
 that takes far longer than the pace predicts loses its remaining messages (consuming.py).
 
-A listener returns None or SUCCESS, or RETRY (SUSPEND), or it raises. Any exception, SystemExit,
-KeyboardInterrupt and a CancelledError of its own included, is a failure like RETRY and ends neither
-the client nor the process; so is any other return value. Ordinary exceptions are logged one by one;
-a breach of these rules is reported to the application (ClientCore.report_error), each kind once a
-minute with the number of messages.
+A listener returns None or SUCCESS, or RETRY (SUSPEND), or a `Retry`, or it raises. Any exception,
+SystemExit, KeyboardInterrupt and a CancelledError of its own included, is a failure like RETRY and
+ends neither the client nor the process; so is any other return value. Ordinary exceptions are
+logged one by one; a breach of these rules is reported to the application (ClientCore.report_error),
+each kind once a minute with the number of messages.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from itertools import islice
 from typing import Any, cast
 
 from saturnmq.client.consumer.process_queue import MessageRun
-from saturnmq.client.consumer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult, Retry
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.door import Runtime, Workers
 from saturnmq.runtime.errors import (
@@ -50,7 +50,7 @@ TELL_EVERY_S = 60.0
 SUCCESS, RETRY, SUSPEND = ConsumeResult.SUCCESS, ConsumeResult.RETRY, ConsumeResult.SUSPEND
 
 Messages = Sequence[ReceivedMessage]
-Verdict = ConsumeResult | None  # None is a success
+Verdict = ConsumeResult | Retry | None  # None is a success
 Listener = Callable[[list[ReceivedMessage]], Verdict | Awaitable[Verdict]]
 OneListener = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
 Listeners = tuple[Listener | None, OneListener | None]
@@ -194,9 +194,9 @@ class Caller:
             except BaseException as error:
                 result = _raised(chunk, (message,), error)
             if result is not None and result is not SUCCESS:
-                _check(chunk, (message,), result)
-                chunk.failed.append(message)
-                if stop_at_failure:
+                failed = _failed(chunk, (message,), result)
+                chunk.failed.extend(failed)
+                if failed and stop_at_failure:
                     break
             chunk.handled += 1
         return self._runtime.monotonic() - began
@@ -252,18 +252,26 @@ def is_async(listener: object) -> bool:
 def _note(chunk: MessageRun, batch: Messages, result: object, *, stop_at_failure: bool) -> bool:
     """False if the run ends here."""
     if result is not None and result is not SUCCESS:
-        _check(chunk, batch, result)
-        chunk.failed.extend(batch)
-        if stop_at_failure:
+        failed = _failed(chunk, batch, result)
+        chunk.failed.extend(failed)
+        if failed and stop_at_failure:
+            chunk.handled += len(batch) - len(failed)
             return False
     chunk.handled += len(batch)
     return True
 
 
-def _check(chunk: MessageRun, batch: Messages, result: object) -> None:
-    """Records a fault if `result`, which is not success, is no ConsumeResult either."""
+def _failed(chunk: MessageRun, batch: Messages, result: object) -> Messages:
+    """The messages of `batch` that come again after `result`, which is not success. Records a fault
+    if it is no verdict at all."""
     if result is RETRY or result is SUSPEND:
-        return
+        return batch
+    if isinstance(result, Retry):
+        again = batch[result.done :]
+        retries = chunk.retries or {}
+        retries.update((message.queue_offset, result) for message in again)
+        chunk.retries = retries
+        return again
     kind = f"returned {type(result)}"
     if kind not in chunk.faults:
         chunk.faults[kind] = WrongListenerResult(
@@ -274,6 +282,7 @@ def _check(chunk: MessageRun, batch: Messages, result: object) -> None:
     chunk.faults[kind].messages += len(batch)
     if inspect.iscoroutine(result):
         result.close()  # otherwise Python warns about it each time
+    return batch
 
 
 def _raised(chunk: MessageRun, batch: Messages, error: BaseException) -> ConsumeResult:

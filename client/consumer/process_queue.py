@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Protocol
 
+from saturnmq.client.consumer.results import Retry
 from saturnmq.runtime.errors import ListenerError
 
 LOCK_VALID_S = 30.0
@@ -38,11 +39,11 @@ class Offsetted(Protocol):
 class MessageRun:
     """A run of messages of one queue, consumed as one piece of work.
 
-    `handled`, `failed` (a part of the handled) and `faults` (one of each kind) record the progress
-    of the listener's present attempt. The listener's thread writes them, and looks at `ended`
-    before every call. The thread draws the messages from `upcoming`; the loop thread takes the rest
-    away with `split`. A step of a list's iterator is atomic, so exactly one of the two gets a
-    message.
+    `handled`, `failed` (a part of the handled), `retries` and `faults` (one of each kind) record
+    the progress of the listener's present attempt. The listener's thread writes them, and looks at
+    `ended` before every call. The thread draws the messages from `upcoming`; the loop thread takes
+    the rest away with `split`. A step of a list's iterator is atomic, so exactly one of the two
+    gets a message.
     """
 
     messages: Sequence[Any]
@@ -56,6 +57,7 @@ class MessageRun:
     handled: int = 0
     failed: list[Any] = field(default_factory=list)
     faults: dict[str, ListenerError] = field(default_factory=dict)
+    retries: dict[int, Retry] | None = None  # by offset: failures with a verdict of their own
     ended: bool = False  # dropped, reset or given up: call the listener no more
     given_up: bool = False
     upcoming: Iterator[Any] = field(init=False, repr=False)
@@ -66,7 +68,7 @@ class MessageRun:
     def begin(self, now: float) -> None:
         """An attempt of the listener begins."""
         self.upcoming = iter(self.messages)
-        self.handled, self.failed, self.faults = 0, [], {}
+        self.handled, self.failed, self.faults, self.retries = 0, [], {}, None
         self.begun = now
 
     @property

@@ -24,7 +24,7 @@ from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
-from saturnmq.client.consumer.consuming import Concurrent, Consumption, InOrder
+from saturnmq.client.consumer.consuming import SUSPEND_S, Concurrent, Consumption, InOrder
 from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.holdings import Holdings
 from saturnmq.client.consumer.listening import Caller, Listener, OneListener
@@ -38,7 +38,7 @@ from saturnmq.client.consumer.offset_store import (
 )
 from saturnmq.client.consumer.process_queue import FlowLimits, MessageRun
 from saturnmq.client.consumer.pulling import Puller
-from saturnmq.client.consumer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult, check_suspend
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import Baseline, start_offset
 from saturnmq.client.consumer.traced_listener import TracedListener
@@ -98,6 +98,7 @@ class PushConsumer:
         consume_threads: int = 20,
         max_reconsume: int = -1,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
+        suspend_s: float = SUSPEND_S,
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
@@ -129,6 +130,7 @@ class PushConsumer:
             16, and no limit for an ordered consumer
         consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere; an
             ordered queue stands still instead, for all members. Both are reported to `on_error`
+        suspend_s: seconds after which an ordered consumer tries a failed message again, 0.01 to 30
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits of what is consumed
@@ -150,6 +152,7 @@ class PushConsumer:
         topics.check_instance(instance_name)
         ordered = ordered or orderly
         _check_start(consume_from)
+        check_suspend(suspend_s, ConfigError)
         if ordered and broadcasting:
             raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
         self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
@@ -180,7 +183,9 @@ class PushConsumer:
         send_back = SendBack(self.core, group, max_reconsume)
         work = self.core, group, self._caller, send_back
         self._consumption: Consumption = (
-            InOrder(*work, max_reconsume=max_reconsume, timeout_s=consume_timeout_s)
+            InOrder(
+                *work, max_reconsume=max_reconsume, suspend_s=suspend_s, timeout_s=consume_timeout_s
+            )
             if ordered
             else Concurrent(*work, broadcasting=broadcasting, timeout_s=consume_timeout_s)
         )

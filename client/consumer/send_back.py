@@ -1,8 +1,8 @@
 """Sending a failed message back to its broker, which delivers it again later or moves it to %DLQ%.
 
 CONSUMER_SEND_MSG_BACK (36) goes to the master that holds the message; when that fails, the message
-itself is sent to `%RETRY%<group>` on any broker with the delay that the broker would have chosen,
-as the Java client does. The group, which the broker knows, sets the number of retries; a consumer
+itself is sent to `%RETRY%<group>` on any broker with the delay that the broker would have chosen.
+The group, which the broker knows, sets the number of retries; a consumer
 with a number of its own sends it along, and that number counts. (The Java client always sends a
 number, 16 by default, so the group's never counts for it.)
 """
@@ -22,7 +22,6 @@ from saturnmq.runtime.errors import RouteNotFound, SaturnError
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
-DLQ_LEVEL = -1
 STORED = frozenset({0, 10, 11, 12})
 
 
@@ -41,10 +40,10 @@ class SendBack:
             return True
         except SaturnError as error:
             log.warning("sending %s back failed: %s", message.message_id, error)
-        if delay_level < 0:  # an ordered message must not be reordered by a second delivery
+        if delay_level < 0:  # its retry topic would deliver it again, out of its order
             return False
         try:
-            await self._by_value(message)
+            await self._by_value(message, delay_level)
             return True
         except SaturnError as error:
             log.warning("sending %s to its retry topic failed: %s", message.message_id, error)
@@ -69,7 +68,7 @@ class SendBack:
         request = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
         await self._core.invoke(address, request, TIMEOUT_S)
 
-    async def _by_value(self, message: ReceivedMessage) -> None:
+    async def _by_value(self, message: ReceivedMessage, delay_level: int) -> None:
         retry_topic = topics.retry_topic(self._group)
         await self._core.route(retry_topic, create=True)
         queues = self._core.publish_queues(retry_topic)
@@ -84,7 +83,7 @@ class SendBack:
         properties.setdefault("RETRY_TOPIC", message.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
         properties["RECONSUME_TIME"] = str(message.reconsume_times + 1)
-        properties["DELAY"] = str(3 + message.reconsume_times)
+        properties["DELAY"] = str(delay_level or 3 + message.reconsume_times)
         for name in ("TRAN_MSG", "__CRC32#", "MAX_RECONSUME_TIMES"):
             properties.pop(name, None)
         if self._max:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from saturnmq.client.blocking_transactions import Transaction as Transaction
     from saturnmq.client.blocking_transactions import TransactionProducer as TransactionProducer
     from saturnmq.client.consumer.results import ConsumeResult as ConsumeResult
+    from saturnmq.client.consumer.results import Retry as Retry
     from saturnmq.client.producer.batch import SendHandle as SendHandle
     from saturnmq.client.producer.batch import SendResult as SendResult
     from saturnmq.client.producer.results import SendStatus as SendStatus
@@ -43,6 +44,7 @@ _HOMES = {
     "PullConsumer": "saturnmq.client.blocking_faces",
     "PushConsumer": "saturnmq.client.blocking_faces",
     "ReceivedMessage": "saturnmq.protocol.message",
+    "Retry": "saturnmq.client.consumer.results",
     "SaturnError": "saturnmq.runtime.errors",
     "SendHandle": "saturnmq.client.producer.batch",
     "SendResult": "saturnmq.client.producer.batch",

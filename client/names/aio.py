@@ -3,7 +3,7 @@
 from saturnmq.client.admin.admin import Admin
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
-from saturnmq.client.consumer.results import ConsumeResult
+from saturnmq.client.consumer.results import ConsumeResult, Retry
 from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.client.producer.batch import SendHandle, SendResult
 from saturnmq.client.producer.producer import Producer
@@ -27,6 +27,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "ReceivedMessage",
+    "Retry",
     "SaturnError",
     "SendHandle",
     "SendResult",

@@ -75,7 +75,7 @@ BODIES: dict[RequestCode, Any] = {
         "whichBrokerWhenConsumeSlowly": 1,
         "groupSysFlag": 0,
         "consumeTimeoutMinute": 15,
-        "attributes": {"a": "b"},
+        "attributes": {"+priority.factor": "5"},
         "groupRetryPolicy": {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000]}},
     },
     RequestCode.SPLIT_RANGE: [[0, 0, 10], [1, 0, 5]],

@@ -14,6 +14,7 @@ from saturnmq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    Retry,
     SaturnError,
     SendHandle,
     SendResult,
@@ -118,6 +119,14 @@ def values(message: Message, received: ReceivedMessage, handle: SendHandle, sql:
     handle.add_done_callback(text)  # wrong: SendHandle.add_done_callback
     ConsumeResult("RECONSUME_LATER")  # right: ConsumeResult
     nothing(ConsumeResult.SUCCESS)  # wrong: ConsumeResult
+    Retry(delay_level=5, done=2, suspend_s=0.5)  # right: Retry
+    Retry("5")  # wrong: Retry
+    number(Retry().delay_level)  # right: Retry.delay_level
+    text(Retry().delay_level)  # wrong: Retry.delay_level
+    number(Retry().done)  # right: Retry.done
+    text(Retry().done)  # wrong: Retry.done
+    print(Retry().suspend_s)  # right: Retry.suspend_s
+    number(Retry().suspend_s)  # wrong: Retry.suspend_s
     SendStatus("SEND_OK")  # right: SendStatus
     nothing(SendStatus.OK)  # wrong: SendStatus
     TransactionState(8)  # right: TransactionState

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from interop_nodes import Node
 from saturnmq.aio import Admin, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage
-from saturnmq.client.consumer.send_back import DLQ_LEVEL, SendBack
+from saturnmq.client.consumer.results import DEAD_LETTER
+from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.ids import decode_message_id
@@ -220,7 +221,7 @@ async def _sent_back(speaker: Speaker) -> None:
                 message = await speaker.received(retry, count)
             assert await send_back(message, 0)
         sent = speaker.sent[2]
-        assert await send_back(await speaker.received(sent.queue, sent.queue_offset), DLQ_LEVEL)
+        assert await send_back(await speaker.received(sent.queue, sent.queue_offset), DEAD_LETTER)
 
 
 async def _end(speaker: Speaker, queue: MessageQueue) -> int:

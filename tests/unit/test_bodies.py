@@ -134,6 +134,26 @@ def test_a_number_of_more_than_64_bits_can_be_written_again() -> None:
     assert fastjson.dumps(found)
 
 
+def retrying(delays: object, kind: str = "customized") -> dict[str, Any]:
+    return {"groupRetryPolicy": {"type": kind.upper(), f"{kind}RetryPolicy": delays}}
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"groupRetryPolicy": None},
+        retrying({"next": [0, 1000, 2**40]}),
+        retrying({"initial": 5000, "max": 7_200_000, "multiplier": 2}, "exponential"),
+        retrying(None, "exponential"),
+    ],
+)
+def test_a_retry_policy_of_rocketmq_is_kept_as_it_is(policy: dict[str, Any]) -> None:
+    _, settings = bodies.group(request({"groupName": "G", **policy}))
+    wanted = {name: value for name, value in policy.items() if value is not None}
+    assert settings == {"groupName": "G", **wanted}
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -142,6 +162,16 @@ def test_a_number_of_more_than_64_bits_can_be_written_again() -> None:
         ({"retryMaxTimes": 1 << 31}, "retryMaxTimes is"),
         ({"brokerId": -1}, "brokerId is -1"),
         ({"consumeEnable": "yes"}, "consumeEnable is 'yes', not true or false"),
+        ({"attributes": ["+a=b"]}, "attributes is"),
+        ({"attributes": {"+a": 5}}, r"attribute \+a is 5"),
+        ({"groupRetryPolicy": "CUSTOMIZED"}, "groupRetryPolicy is 'CUSTOMIZED'"),
+        ({"groupRetryPolicy": {"type": "LINEAR"}}, "the type of groupRetryPolicy is 'LINEAR'"),
+        (retrying({"next": []}), "next of customizedRetryPolicy names no delay"),
+        (retrying({"next": [1000, -1]}), "a delay of next is -1"),
+        (retrying({"next": [1] * 1001}), "next is .*, not a list of at most 1000"),
+        (retrying({"next": 7}), "next is 7"),
+        (retrying({"initial": -5}, "exponential"), "'initial'.* -5|initial.* -5"),
+        (retrying({"multiplier": "two"}, "exponential"), "multiplier"),
     ],
 )
 def test_settings_of_a_group_out_of_their_bounds_are_refused(change: Any, told: str) -> None:

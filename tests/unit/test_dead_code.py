@@ -42,7 +42,7 @@ USED_ELSEWHERE = {
     "client/producer/transactions.py": {"check_transaction"},
     "client/server_requests.py": {"check_transaction"},
     # applications: fields and members of public classes
-    "client/admin/admin.py": {"last_update_ms"},
+    "client/admin/topic_settings.py": {"last_update_ms"},
     "client/admin/group_admin.py": {"last_timestamp_ms"},
     "client/consumer/results.py": {"SUSPEND_CURRENT_QUEUE_A_MOMENT"},
     "pipeline/columns.py": {"on_request"},

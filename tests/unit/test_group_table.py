@@ -125,3 +125,25 @@ def test_a_consumer_says_how_often_it_retries_or_leaves_it_to_the_group(
     asked: int, limit: int
 ) -> None:
     assert SubscriptionGroup("G", {"retryMaxTimes": 3}).retry_limit(asked) == limit
+
+
+def test_attributes_of_a_group_change_by_their_signs_and_stay_when_they_are_not_named() -> None:
+    groups = table()
+
+    def change(attributes: dict[str, str]) -> dict[str, Any]:
+        groups.put(groups.changed("G", {"attributes": attributes, "retryMaxTimes": 3}))
+        return documents(groups)["G"]["attributes"]
+
+    assert change({"+priority.factor": "7"}) == {"priority.factor": "7"}
+    assert change({}) == {"priority.factor": "7"}
+    assert change({"+priority.factor": "100"}) == {"priority.factor": "100"}
+    for wrong, told in (
+        ({"priority.factor": "7"}, "kv string format wrong"),
+        ({"+priority.factor": "101"}, "it is a number from 0 to 100"),
+        ({"+message.type": "FIFO"}, "group G: unsupported key: message.type"),
+    ):
+        with pytest.raises(InvalidParameter, match=told):
+            change(wrong)
+    assert change({"-priority.factor": ""}) == {}
+    groups.load({"subscriptionGroupTable": {"G": {"attributes": ["of", "somebody"]}}})
+    assert change({}) == {}

@@ -28,7 +28,7 @@ USES = ROOT / "tests/data/uses.py"
 
 NAMES = """
     Admin ConsumeResult Message MessageQueue Producer PullConsumer PushConsumer ReceivedMessage
-    SaturnError SendHandle SendResult SendStatus SimpleConsumer Sql Transaction
+    Retry SaturnError SendHandle SendResult SendStatus SimpleConsumer Sql Transaction
     TransactionProducer TransactionState deliver_after deliver_at recall_handle
 """
 MEMBERS = {
@@ -61,6 +61,7 @@ MEMBERS = {
         sharding_key store_host store_timestamp stored_body_size sys_flag tag topic
     """,
     "SaturnError": "code outcome refresh_route retriable",
+    "Retry": "delay_level done suspend_s",
     "SendHandle": "add_done_callback batch done exception index message_id result",
     "SendResult": "batch index message_id offset_message_id ok queue queue_offset status",
     "SendStatus": "FLUSH_DISK_TIMEOUT FLUSH_SLAVE_TIMEOUT OK SLAVE_NOT_AVAILABLE",

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from consumer_world import HOST
-from saturnmq.client.consumer.send_back import DLQ_LEVEL, SendBack
+from saturnmq.client.consumer.results import DEAD_LETTER
+from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -91,7 +92,7 @@ def send_back(
 
 
 @pytest.mark.parametrize(("most", "said"), [(-1, None), (0, "0"), (2, "2")])
-@pytest.mark.parametrize("level", [None, DLQ_LEVEL, 3])
+@pytest.mark.parametrize("level", [None, DEAD_LETTER, 3])
 def test_a_broker_is_told_which_message_failed_and_how_often_it_may(
     level: int | None, most: int, said: str | None
 ) -> None:
@@ -114,14 +115,15 @@ def test_a_broker_is_told_which_message_failed_and_how_often_it_may(
 
 @pytest.mark.parametrize(("most", "said"), [(-1, None), (0, "0"), (2, "2")])
 @pytest.mark.parametrize("stored", [0, 10, 11, 12])
+@pytest.mark.parametrize(("level", "delay"), [(None, "5"), (0, "5"), (3, "3"), (9, "9")])
 def test_a_message_that_its_broker_does_not_take_goes_to_the_retry_topic_of_another(
-    stored: int, most: int, said: str | None
+    level: int | None, delay: str, stored: int, most: int, said: str | None
 ) -> None:
     brokers = Brokers({BACK: 1, SEND: stored}.get, "a", "b")
     kept = {"UNIQ_KEY": "U", "TAGS": "x"}
     dropped = {"TRAN_MSG": "true", "__CRC32#": "1", "MAX_RECONSUME_TIMES": "7"}
     message = failed(sys_flag=0xD, **kept, **dropped)
-    assert send_back(brokers, message, most=most)
+    assert send_back(brokers, message, most=most, level=level)
     assert [request.code for _, request in brokers.asked] == [BACK, SEND]
     address, request = brokers.asked[1]
     assert address == "b:1", "the one that failed is the last to be asked"
@@ -131,7 +133,7 @@ def test_a_message_that_its_broker_does_not_take_goes_to_the_retry_topic_of_anot
         "RETRY_TOPIC": "T",
         "ORIGIN_MESSAGE_ID": message.offset_message_id,
         "RECONSUME_TIME": "3",
-        "DELAY": "5",
+        "DELAY": delay,
     } | ({} if said is None else {"MAX_RECONSUME_TIMES": said})
     assert ext == {
         "a": "CLIENT_INNER_PRODUCER",
@@ -182,7 +184,7 @@ def test_retries_are_spread_over_the_brokers_that_did_not_fail() -> None:
         (Brokers(lambda _: None, "b"), 0),
         (Brokers(lambda _: 1), 0),
         (Brokers({BACK: 1, SEND: 0}.get, "b", masters="a"), 0),
-        (Brokers({BACK: 1, SEND: 0}.get, "b"), DLQ_LEVEL),
+        (Brokers({BACK: 1, SEND: 0}.get, "b"), DEAD_LETTER),
     ],
     ids=["refused", "lost", "no queue", "no master", "an ordered one, which must stay in line"],
 )

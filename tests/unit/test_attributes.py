@@ -1,4 +1,5 @@
-"""The attributes of topics: how a request changes them, and what a topic of a type takes."""
+"""The attributes of topics: how a request changes them, and what a topic of a type takes. Those of
+groups: test_group_table.py."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker.commit.message_types import type_of
-from saturnmq.broker.tables.topic_attributes import changed
+from saturnmq.broker.tables.attributes import changed
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -70,6 +71,7 @@ def test_a_change_names_what_it_changes_and_keeps_the_rest(
         (None, "+reserve.time=-2", "'-2'; it is a number from -1 on"),
         (None, "+reserve.time=--1", "'--1'; it is a number"),
         (None, f"+reserve.time={1 << 63}", "it is a number from -1 on"),
+        (None, f"+reserve.time={'9' * 9000}", "it is a number from -1 on"),
     ],
 )  # fmt: skip
 def test_a_change_that_rocketmq_refuses_is_refused_in_its_words(
