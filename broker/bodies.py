@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 from saturnmq.broker.tables.request_modes import RequestMode, request_modes
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.header_fields import INT32_MIN
+from saturnmq.protocol.headers import CreateTopicHeader
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import QUEUES_MAX
@@ -27,6 +28,7 @@ QUEUES_LOCKED_MAX = 100_000  # in one request
 RETRY_QUEUES_MAX = 1_024  # of one group
 RETRIES_MAX = 1_000  # delays in a retry policy
 TAGS_MAX = 10_000  # in one expression
+LISTED_MAX = 10_000  # topics or groups of one request
 BODY_MAX = 1 << 20  # bytes: ten times what a client of a hundred groups says
 
 PRODUCERS, SUBSCRIPTIONS, QUEUES = 500, 25, 250  # that are read in one step: about half a ms
@@ -289,6 +291,35 @@ def group(request: Command) -> tuple[str, dict[str, Any]]:
         checked.as_text(value, f"attribute {name}")
     retry_policy(body)
     return check_group(checked.text(body, "groupName", "")), group_settings(body)
+
+
+@_refusing
+def groups(request: Command) -> list[tuple[str, dict[str, Any]]]:
+    """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST 225: the names of groups and their settings."""
+    found = []
+    for each in checked.items(document(request), "groupConfigList", LISTED_MAX):
+        settings = checked.as_table(each, "a group")
+        found.append((check_group(checked.text(settings, "groupName", "")), settings))
+    return [(name, group_settings(settings)) for name, settings in found]
+
+
+@_refusing
+def topics(request: Command) -> list[CreateTopicHeader]:
+    """UPDATE_AND_CREATE_TOPIC_LIST 18: what 17 says of one topic, of each."""
+    found = []
+    for each in checked.items(document(request), "topicConfigList", LISTED_MAX):
+        row = checked.as_table(each, "a topic")
+        changes = checked.table(row, "attributes")
+        fields = {
+            "topic": checked.text(row, "topicName", ""),
+            "attributes": ",".join(f"{name}={value}" for name, value in changes.items()),
+            "order": str(row.get("order", False)).lower(),
+        }
+        for name in ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag"):
+            if row.get(name) is not None:
+                fields[name] = str(row[name])
+        found.append(CreateTopicHeader.decode(fields))
+    return found
 
 
 def retry_policy(settings: Mapping[str, Any]) -> None:

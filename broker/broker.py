@@ -30,6 +30,7 @@ from saturnmq.broker.tables.loading import load_role, load_tables
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.refusals import refusal
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError, SystemBusy, UnsupportedRequest
@@ -274,7 +275,7 @@ class Broker:
         ground, parts = self._ground, self._parts
         handler = parts.handlers.get(request.code) if parts is not None else None
         if ground is None or parts is None or handler is None:
-            raise UnsupportedRequest(f" request type {request.code} not supported")
+            raise UnsupportedRequest(refusal(request.code))
         if not ground.gate.is_open:
             raise SystemBusy("the log is being cut to that of the master; try again")
         if self.store.in_group and request.code in APPENDING:

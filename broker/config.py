@@ -42,7 +42,8 @@ FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
 
 @dataclass(frozen=True)
 class BrokerConfig:
-    """All settings of a broker, fixed at its start."""
+    """All settings of a broker. Those marked `live` can be changed while it runs, because each use
+    reads them from the context."""
 
     broker_name: str = setting("brokerName", "broker-a", rocketmq="the host's name")
     """The name of the group that a master and its slaves are. No other group may have it."""
@@ -84,9 +85,9 @@ class BrokerConfig:
     total_replicas: int = setting("totalReplicas", 0, 0, rocketmq="1")
     """The copies that the group has at most. A mode that needs more is refused at the start; 0 is
     not known."""
-    sync_flush_timeout_ms: int = setting("syncFlushTimeout", 5_000)
+    sync_flush_timeout_ms: int = setting("syncFlushTimeout", 5_000, live=True)
     """A send that is not on the disk by then is answered FLUSH_DISK_TIMEOUT."""
-    slave_timeout_ms: int = setting("slaveTimeout", 3_000)
+    slave_timeout_ms: int = setting("slaveTimeout", 3_000, live=True)
     """A send without its copies by then is answered FLUSH_SLAVE_TIMEOUT."""
     flush_interval_ms: int = setting("flushIntervalCommitLog", 200, rocketmq="500")
     """The time between two syncs of the log under ASYNC_FLUSH. With 200 ms a power cut costs less
@@ -116,11 +117,11 @@ class BrokerConfig:
     """The time between two registrations; 60 s at most, whatever is set."""
     default_topic_queues: int = setting("defaultTopicQueueNums", 8, 1, QUEUES_MAX)
     """The queues of a topic that the first send creates, at most; the client asks for a number."""
-    auto_create_topics: bool = setting("autoCreateTopicEnable", True)
+    auto_create_topics: bool = setting("autoCreateTopicEnable", True, live=True)
     """The first send to a topic creates it."""
-    auto_create_groups: bool = setting("autoCreateSubscriptionGroup", True)
+    auto_create_groups: bool = setting("autoCreateSubscriptionGroup", True, live=True)
     """The first consumer of a group creates it."""
-    permission: int = setting("brokerPermission", READ | WRITE)
+    permission: int = setting("brokerPermission", READ | WRITE, live=True)
     """2 is write, 4 is read, 6 is both. 4 takes the broker out of the writers' routes."""
     region: str = setting("regionId", "DefaultRegion")
     """The region that answers and messages name for RocketMQ's traces."""
@@ -158,11 +159,13 @@ class BrokerConfig:
     """The time between two saves of the offsets of groups."""
     client_expiry_ms: int = setting("channelExpiredTimeout", 120_000)
     """A client without a heartbeat for so long is no member of its groups any more."""
-    slave_read: bool = setting("slaveReadEnable", True, rocketmq="false")
+    slave_read: bool = setting("slaveReadEnable", True, rocketmq="false", live=True)
     """A slave serves consumers, which they need while their master is gone."""
-    store_replies: bool = setting("storeReplyMessageEnable", True)
+    store_replies: bool = setting("storeReplyMessageEnable", True, live=True)
     """A reply to a request of an application is stored, too, so that it can be looked up."""
-    enable_property_filter: bool = setting("enablePropertyFilter", True, rocketmq="false")
+    enable_property_filter: bool = setting(
+        "enablePropertyFilter", True, rocketmq="false", live=True
+    )
     """The broker evaluates SQL92 conditions. It does so in steps, so they stop no other request."""
     stage_max_bytes: int = setting("stageMaxBytes", 256 << 20, 1, INT64_MAX, rocketmq=OURS)
     """The most that one partition of an exactly-once sink may stage. Sends wait while it goes into
@@ -171,7 +174,7 @@ class BrokerConfig:
     """The most that all sinks may stage in memory; the rest goes into files."""
     stage_total_bytes: int = setting("stageTotalBytes", 4 << 30, 0, INT64_MAX, rocketmq=OURS)
     """The most that all sinks may stage in memory and files."""
-    stage_lease_ms: int = setting("stageLease", 600_000, rocketmq=OURS)
+    stage_lease_ms: int = setting("stageLease", 600_000, rocketmq=OURS, live=True)
     """A stage is dropped when nothing was added to it for so long."""
     check_message_types: bool = setting(
         "enableTopicMessageTypeCheck", False, rocketmq="only at its proxy, and true there"
@@ -180,23 +183,23 @@ class BrokerConfig:
     refused."""
     allow_mixed_types: bool = setting("enableMixedMessageType", False)
     """A topic may have the type MIXED, and takes messages of all types."""
-    reject_transactions: bool = setting("rejectTransactionMessage", False)
+    reject_transactions: bool = setting("rejectTransactionMessage", False, live=True)
     """Messages of transactions are refused."""
     transaction_timeout_ms: int = setting("transactionTimeOut", 6_000, 0, 86_400_000)
     """The age at which an open transaction is first asked about, unless its message says another
     (CHECK_IMMUNITY_TIME_IN_SECONDS)."""
-    transaction_check_max: int = setting("transactionCheckMax", 15, 1)
+    transaction_check_max: int = setting("transactionCheckMax", 15, 1, live=True)
     """The producer is asked so often; then the message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     transaction_check_ms: int = setting("transactionCheckInterval", 30_000, 10, 3_600_000)
     """The time between two questions. Each stores the message again, so it must be far below the
     time that the log is kept."""
     timer_wheel: bool = setting("timerWheelEnable", True)
     """Messages may name the moment of their delivery, or any delay."""
-    timer_max_delay_s: int = setting("timerMaxDelaySec", 3 * 86_400, 1, 40 * 86_400)
+    timer_max_delay_s: int = setting("timerMaxDelaySec", 3 * 86_400, 1, 40 * 86_400, live=True)
     """The furthest moment of a delivery; a message for a later one is refused."""
-    recall_messages: bool = setting("recallMessageEnable", True, rocketmq="false")
+    recall_messages: bool = setting("recallMessageEnable", True, rocketmq="false", live=True)
     """A timed message can be recalled by its handle before it is delivered."""
-    offset_check_in_slave: bool = setting("offsetCheckInSlave", False)
+    offset_check_in_slave: bool = setting("offsetCheckInSlave", False, live=True)
     """A slave corrects consumers whose offset is out of its range; else only a master does."""
     etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", (), rocketmq=OURS)
     """The members of the etcd through which the group elects its master; empty: no master is
@@ -343,7 +346,7 @@ class BrokerConfig:
         passed_over: dict[str, Any] = {}
         if text:
             toml = path.endswith(".toml")
-            pairs = _toml_pairs(text, path) if toml else _properties(text)
+            pairs = _toml_pairs(text, path) if toml else properties(text)
             if not toml:  # the author of a file for RocketMQ expects its rule
                 values["clean_forcibly"] = True
             for name, value in pairs.items():
@@ -382,6 +385,8 @@ _BY_KEY = {
     str(f.metadata.get("key", f.name)).lower(): f.name
     for f in [*_STORE_FIELDS.values(), *_BROKER_FIELDS.values()]
 }
+LIVE = {str(f.metadata["key"]): f.name for f in _BROKER_FIELDS.values() if f.metadata.get("live")}
+"""The fields of the settings that a running broker can change, by RocketMQ's key."""
 _BY_KEY["nameserver"] = "nameservers"
 _BY_KEY |= {old.lower(): _BY_KEY[new.lower()] for old, new in OLDER_NAMES.items()}
 _REFUSED = {
@@ -429,6 +434,14 @@ def _convert(field_name: str, name: str, value: Any, where: str) -> Any:
     return value
 
 
+def values_of(changes: Mapping[str, str]) -> dict[str, Any]:
+    """The values of settings by field. ConfigError: one is not of its kind."""
+    values: dict[str, Any] = {}
+    for key, value in changes.items():
+        values |= _resolve(key, value, "change")
+    return values
+
+
 def _check_passed_over(found: Mapping[str, Any], config: BrokerConfig, where: str) -> None:
     """Refuse keys without effect here if their values promise something that would not be kept."""
     for name, (allowed, why) in _REFUSED.items():
@@ -460,7 +473,7 @@ def _toml_pairs(text: str, path: str) -> dict[str, Any]:
     return flat
 
 
-def _properties(text: str) -> dict[str, str]:
+def properties(text: str) -> dict[str, str]:
     """Java properties as `broker.conf` uses them: `key = value`, `#` and `!` comments."""
     pairs: dict[str, str] = {}
     for number, raw in enumerate(text.splitlines(), 1):

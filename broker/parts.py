@@ -28,7 +28,12 @@ from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.groundwork import Groundwork
 from saturnmq.broker.handlers.admin import AdminService
 from saturnmq.broker.handlers.assignment import AssignmentRequests
+from saturnmq.broker.handlers.client_questions import ClientQuestions
+from saturnmq.broker.handlers.group_progress import GroupProgress
+from saturnmq.broker.handlers.inspection import InspectionService
+from saturnmq.broker.handlers.live_settings import SettingsService
 from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.offset_moves import OffsetMoves
 from saturnmq.broker.handlers.pop import PopRequests
 from saturnmq.broker.handlers.pop_acks import PopAcknowledgements
 from saturnmq.broker.handlers.pull import PullService
@@ -370,7 +375,6 @@ def _handlers(
         ha_status=ha_status,
         flush_behind_ms=durability.flush.behind_ms,
         request_cleaning=durability.cleaning.request,
-        wake_pulls=messaging.wake_readers,
         forget_pops=messaging.popping.forget_group,
         save=ground.persistence.save,
         deletion=messaging.deletion,
@@ -388,7 +392,12 @@ def _handlers(
         messaging.recalls,
         QueryService(c),
         messaging.members,
+        ClientQuestions(c),
         admin,
+        GroupProgress(c),
+        OffsetMoves(c, wake_pulls=messaging.wake_readers, save=ground.persistence.save),
+        InspectionService(c),
+        SettingsService(c),
         replication.failover,
         replication.leaving,
         replication.mending,

@@ -340,7 +340,7 @@ class Registrar:
     def _rows(self, only: Topic | None) -> LazyRows:
         """The topics with their permissions, limited to those of the broker itself."""
         topics = [*self._c.topics] if only is None else [only]
-        permission = self._config.permission
+        permission = self._c.config.permission
         if permission == READ | WRITE:
             return EncodedRows(topic.row for topic in topics)
         return LazyRows(

@@ -28,8 +28,10 @@ from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.header_fields import Header
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.limits import Limits
+from saturnmq.protocol.refusals import refusal
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import DataVersion
 from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
@@ -53,12 +55,12 @@ from .controller import Controller, HandOver
 from .kv import ORDER_TOPIC_CONFIG, KvConfig
 from .registration import Registration, parse_registration
 from .routes import LiveBroker, RouteTable
+from .settings import NameserverSettings
 from .watches import Watches
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PORT = 9876
-SCAN_INTERVAL_S = 5.0
 # A client that does not read its notifications is closed; it asks anew when it comes back.
 UNREAD_MAX = 1 << 20
 SHARE = 4  # routes may have this part of the process's memory, and watches
@@ -106,6 +108,7 @@ class NameServer:
         # Views by request code, each with the number of the change that it shows.
         self._answers = EncodedAnswers(self.routes)
         self.kv = KvConfig()
+        self.settings = NameserverSettings()
         whole, share = self._connections.budget, f"memoryBudgetBytes / {SHARE}"
         self._memory_of_routes = Budget(whole.limit // SHARE, f"of routes: {share}", whole)
         self._watches = Watches(Budget(whole.limit // SHARE, f"of watches: {share}", whole))
@@ -133,6 +136,8 @@ class NameServer:
             code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             code.UPDATE_NAMESRV_CONFIG: self._update_config,
             code.GET_NAMESRV_CONFIG: self._get_config,
+            code.UPDATE_CONTROLLER_CONFIG: self._update_config,
+            code.GET_CONTROLLER_CONFIG: self._get_config,
             code.CONTROLLER_GET_METADATA_INFO: self._metadata,
             code.GET_BROKER_RUNTIME_INFO: self._runtime_info,
         }
@@ -175,14 +180,14 @@ class NameServer:
         """The clock of the route table: steady, because a step of the wall clock would expire every
         broker. It stands while this process stands (stopped, or its machine suspended): brokers
         that could not be heard were not silent, and lose neither their routes nor their names."""
-        now = min(self._runtime.monotonic(), self._scanned_at + 2 * SCAN_INTERVAL_S)
+        now = min(self._runtime.monotonic(), self._scanned_at + 2 * self.settings.scan_interval_s)
         return int((now - self._stood_s) * 1000)
 
     async def _scan_forever(self) -> None:
         while True:
-            await self._runtime.sleep(SCAN_INTERVAL_S)
+            await self._runtime.sleep(self.settings.scan_interval_s)
             now = self._runtime.monotonic()
-            self._stood_s += max(0.0, now - self._scanned_at - 2 * SCAN_INTERVAL_S)
+            self._stood_s += max(0.0, now - self._scanned_at - 2 * self.settings.scan_interval_s)
             self._scanned_at = now
             size = ROUTE_BYTES * len(self.routes)  # many code paths change them
             self._memory_of_routes.hold(size - self._memory_of_routes.used)
@@ -211,7 +216,7 @@ class NameServer:
             return
         handler = self._handlers.get(command.code)
         if handler is None:
-            raise UnsupportedRequest(f" request type {command.code} not supported")
+            raise UnsupportedRequest(refusal(command.code))
         header = _header(command)
         self.loop_watch.last_request = command.code
         is_large = len(command.body) > QUICK_BYTES or endpoint in self._reading
@@ -464,10 +469,9 @@ class NameServer:
             raise QueryNotFound(f"No config item, Namespace: {namespace}")
         return _json(command, {"table": table})
 
-    def _update_config(
-        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
-    ) -> Command:
-        raise NoPermission("a running nameserver's settings are fixed: restart it with new options")
+    def _update_config(self, endpoint: Endpoint, command: Command, _: Header) -> Command:
+        self.settings.change(endpoint.peer_address, bytes(command.body))
+        return command.reply()
 
     def _runtime_info(
         self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
@@ -478,16 +482,9 @@ class NameServer:
         table = {**self._connections.status(), **self.loop_watch.status()}
         return fastjson.dumps({"table": table})
 
-    def _get_config(
-        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
-    ) -> Command:
-        settings = {
-            "bindAddress": self._host,
-            "listenPort": self.address.rpartition(":")[2],
-            "scanNotActiveBrokerInterval": str(int(SCAN_INTERVAL_S * 1000)),
-        }
-        lines = [f"{key}={value}\n" for key, value in sorted(settings.items())]
-        return command.reply(body="".join(lines).encode())
+    def _get_config(self, endpoint: Endpoint, command: Command, _: Header) -> Command:
+        fixed = {"bindAddress": self._host, "listenPort": self.address.rpartition(":")[2]}
+        return command.reply(body=self.settings.shown(fixed))
 
 
 def _speaks_for(endpoint: Endpoint, live: LiveBroker) -> bool:

@@ -11,6 +11,7 @@ handler reads are left out. The long names of SEND_MESSAGE (10) stand beside the
 from __future__ import annotations
 
 from . import nameserver_headers as ns
+from .admin_headers import ADMIN_HEADERS
 from .batch import SIZES
 from .checked import INT32_MAX, INT64_MAX
 from .codes import RequestCode
@@ -262,25 +263,6 @@ class GroupHeader(Header):
 
 
 @header
-class ConsumeStatsHeader(Header):
-    """GET_CONSUME_STATS 208."""
-
-    group: str = name("consumerGroup")
-    topic: str | None = name("topic", default=None)
-
-
-@header
-class ResetOffsetHeader(Header):
-    """INVOKE_BROKER_TO_RESET_OFFSET 222."""
-
-    topic: str = name("topic")
-    group: str = name("group")
-    timestamp: int = number("timestamp", default=-1, least=INT64_MIN)
-    queue_id: int = int32("queueId", default=-1, least=INT32_MIN)
-    offset: int = number("offset", default=-1, least=INT64_MIN)
-
-
-@header
 class CopyTableHeader(Header):
     """The tables that slaves copy, 21 43 45 201: `known` is the version of the table at the
     asker."""
@@ -409,6 +391,7 @@ class SinkStateHeader(SinkHeader):
 _C = RequestCode
 HEADERS: dict[RequestCode, type[Header]] = {
     **POP_HEADERS,
+    **ADMIN_HEADERS,
     _C.SEND_MESSAGE: SendHeader,
     _C.SEND_MESSAGE_V2: SendHeader,
     _C.SEND_REPLY_MESSAGE: ReplyHeader,
@@ -445,8 +428,6 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: NoFieldsHeader,
     _C.DELETE_SUBSCRIPTIONGROUP: DeleteGroupHeader,
     _C.GET_SUBSCRIPTIONGROUP_CONFIG: GroupHeader,
-    _C.GET_CONSUME_STATS: ConsumeStatsHeader,
-    _C.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetHeader,
     _C.QUERY_TOPIC_CONSUME_BY_WHO: TopicHeader,
     _C.QUERY_TOPICS_BY_CONSUMER: GroupHeader,
     _C.GET_ALL_TOPIC_CONFIG: CopyTableHeader,

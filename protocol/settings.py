@@ -24,11 +24,13 @@ def setting(
     most: float = INT32_MAX,
     *,
     rocketmq: str = "",
+    live: bool = False,
     **options: Any,
 ) -> Any:
     """A field that a broker.conf calls `key`; the bounds are those of a number. `rocketmq` is
-    RocketMQ's own default if it differs, or `OURS`."""
-    metadata = {"key": key, "bounds": (least, most), "rocketmq": rocketmq}
+    RocketMQ's own default if it differs, or `OURS`. `live`: it can be changed while the node runs,
+    because it is read at each use."""
+    metadata = {"key": key, "bounds": (least, most), "rocketmq": rocketmq, "live": live}
     return dataclasses.field(default=default, metadata=metadata, **options)
 
 

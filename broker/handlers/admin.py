@@ -1,29 +1,34 @@
 """Requests of operators: topics, groups, statistics, configuration, and the tables slaves copy.
 
-Codes 17 21 26 28 43 45 60 61 200 201 202 207 208 215 222 300 316 343 351 352 402 513 907. Bodies
-are RocketMQ's, so that mqadmin and the Dashboard read them. A request that changes a table is
-answered when the table is on disk. If it could not be saved, the error says which state holds.
+Codes 17 18 21 28 43 45 60 61 200 201 202 207 215 225 306 316 329 351 352 513 907 1007. Bodies are
+RocketMQ's, so that mqadmin and the Dashboard read them. A request that changes a table is answered
+when the table is on disk. If it could not be saved, the error says which state holds.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from saturnmq.broker import bodies
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.handlers import slices
+from saturnmq.broker.handlers.queue_facts import QueueFacts
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.attributes import changed
 from saturnmq.broker.tables.deletion import Deletion
-from saturnmq.broker.tables.lost_offsets import check_queue, log_of
-from saturnmq.broker.tables.offsets import Search
-from saturnmq.broker.tables.table_persistence import Document, EncodedTable, Saveable, encode
+from saturnmq.broker.tables.lost_offsets import log_of
+from saturnmq.broker.tables.table_persistence import (
+    Document,
+    EncodedTable,
+    Saveable,
+    encode,
+    save_all,
+)
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.service import TimerService
-from saturnmq.protocol import checked, fastjson, headers
+from saturnmq.protocol import admin_headers, checked, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
@@ -33,13 +38,9 @@ from saturnmq.runtime.errors import (
     InvalidParameter,
     SystemBusy,
     SystemError_,
-    TopicNotExist,
     UnsupportedRequest,
 )
 from saturnmq.runtime.turns import OncePerTurn
-
-RESET = 32  # queues in one step: each of them may be searched for a time
-HIDDEN = "******"  # instead of a secret
 
 
 class AdminService:
@@ -53,7 +54,6 @@ class AdminService:
         ha_status: Callable[[], dict[str, Any]],
         flush_behind_ms: Callable[[], int],
         request_cleaning: Callable[[], None],
-        wake_pulls: Callable[[], None],
         forget_pops: Callable[[str], None],
         save: Callable[[Saveable], Awaitable[None]],
         deletion: Deletion,
@@ -61,7 +61,7 @@ class AdminService:
         started_ms: int,
     ) -> None:
         self._c = context
-        self._clients = context.clients
+        self._facts = QueueFacts(context)
         self._groups = context.groups
         self._offsets = context.offsets
         self._role = context.role
@@ -75,7 +75,6 @@ class AdminService:
         self._ha_status = ha_status
         self._flush_behind_ms = flush_behind_ms
         self._request_cleaning = request_cleaning
-        self._wake_pulls = wake_pulls
         self._forget_pops = forget_pops
         self._save = save
         self._deletion = deletion
@@ -89,15 +88,6 @@ class AdminService:
         )
         # Names this process in the versions of its tables: no other process gives the same.
         self._stamp = f"{started_ms:x}.{context.runtime.random.getrandbits(32):08x}"
-
-    def _mq(self, topic: str, queue_id: int) -> tuple[str, str, int]:
-        return topic, self._c.config.broker_name, queue_id
-
-    def _topic(self, name: str) -> Topic:
-        topic = self._topics.get(name)
-        if topic is None:
-            raise TopicNotExist(f"No topic in this broker. topic: {name}")
-        return topic
 
     def _answer_behind(
         self, endpoint: Endpoint, request: Command, work: Awaitable[None], body: bytes = b""
@@ -113,15 +103,7 @@ class AdminService:
         self._runtime.spawn(answered, name="work-and-answer")
 
     async def _saved(self, *tables: Saveable) -> None:
-        """Save the changed tables: they are on disk when this returns."""
-        try:
-            for table in tables:
-                await self._save(table)
-        except OSError as error:
-            raise SystemError_(
-                f"in effect until the broker stops, but not saved: {error}; free space on its disk "
-                "and repeat it"
-            ) from error
+        await save_all(self._save, *tables)
 
     async def _deleted(self, deletion: Awaitable[None], *changed: Saveable) -> None:
         """Wait for a deletion of topics, and save the other tables that it changed."""
@@ -145,6 +127,23 @@ class AdminService:
         self, endpoint: Endpoint, request: Command, header: headers.CreateTopicHeader
     ) -> None:
         self._writable()
+        topic = self._new_topic(header)
+        self._topics.make_room(topic)
+        self._topics.put(topic)
+        self._answer_behind(endpoint, request, self._saved(self._topics))
+
+    def on_create_topics(
+        self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
+    ) -> None:
+        """18: several at once. If one cannot be made, those before it are made."""
+        self._writable()
+        topics = [self._new_topic(header) for header in bodies.topics(request)]
+        for topic in topics:
+            self._topics.make_room(topic)
+            self._topics.put(topic)
+        self._answer_behind(endpoint, request, self._saved(self._topics))
+
+    def _new_topic(self, header: headers.CreateTopicHeader) -> Topic:
         name = check_topic(header.topic)
         if self._topics.is_system(name):
             raise InvalidParameter(f"topic {name} is a system topic; choose another name")
@@ -155,7 +154,7 @@ class AdminService:
             header.attributes,
             allow_mixed=self._c.config.allow_mixed_types,
         )
-        topic = Topic(
+        return Topic(
             name,
             header.read_queues,
             header.write_queues,
@@ -164,9 +163,6 @@ class AdminService:
             header.order,
             attributes,
         )
-        self._topics.make_room(topic)
-        self._topics.put(topic)
-        self._answer_behind(endpoint, request, self._saved(self._topics))
 
     def on_create_static_topic(self, _: Endpoint, __: Command, header: headers.TopicHeader) -> None:
         """513: queues with numbers of their own, spread over brokers, are RocketMQ's alone."""
@@ -192,6 +188,9 @@ class AdminService:
         self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
         """316: delete the queues of topics that are in no table."""
+        if self._role.state is State.SLAVE:  # as with a topic: mqadmin asks every node
+            self._answer_behind(endpoint, request, self._copy_tables())
+            return
         self._writable()
         topics = {topic for topic, _, _ in self._store.last_entries()}
         unused = sorted(topic for topic in topics if self._topics.get(topic) is None)
@@ -200,21 +199,21 @@ class AdminService:
     def on_topic_config(
         self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
     ) -> None:
-        topic = self._topic(header.topic)
+        topic = self._facts.topic(header.topic)
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(topic.to_json())))
 
     def on_topic_stats(
         self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
     ) -> None:
-        topic = self._topic(header.topic)
+        topic = self._facts.topic(header.topic)
         tps = self._statistics.topic_rate(topic.name, self._runtime.monotonic())
 
         def made(queue_ids: list[int]) -> bytes:
             table = {}
             for queue_id in queue_ids:
-                low, high = self._bounds(topic.name, queue_id)
-                table[self._mq(topic.name, queue_id)] = {
-                    "lastUpdateTimestamp": self._time_of(topic.name, queue_id, high - 1),
+                low, high = self._facts.bounds(topic.name, queue_id)
+                table[self._facts.key(topic.name, queue_id)] = {
+                    "lastUpdateTimestamp": self._facts.time_of(topic.name, queue_id, high - 1),
                     "maxOffset": high,
                     "minOffset": low,
                 }
@@ -226,16 +225,6 @@ class AdminService:
         work = slices.joined(request, slices.of(range(topic.queues), made), whole)
         slices.answer_with(self._c, endpoint, request, work)
 
-    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        store = self._store
-        return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-
-    def _time_of(self, topic: str, queue_id: int, offset: int) -> int:
-        if offset < 0:
-            return 0
-        found = self._store.store_time_of(topic, queue_id, offset)
-        return found if found is not None and found > 0 else 0
-
     # groups
 
     def on_create_group(
@@ -245,6 +234,16 @@ class AdminService:
         group = self._groups.changed(*bodies.group(request))
         self._groups.make_room(group)
         self._groups.put(group)
+        self._answer_behind(endpoint, request, self._saved(self._groups))
+
+    def on_create_groups(
+        self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
+    ) -> None:
+        """225: several at once. If there is no room for one, those before it are made."""
+        self._writable()
+        for group in [self._groups.changed(*each) for each in bodies.groups(request)]:
+            self._groups.make_room(group)
+            self._groups.put(group)
         self._answer_behind(endpoint, request, self._saved(self._groups))
 
     def on_delete_group(
@@ -271,117 +270,6 @@ class AdminService:
         if group is None:
             raise GroupNotExist(f"No group in this broker. group: {name}")
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(group.document)))
-
-    def _topics_of(self, group: str) -> Search:
-        topics = dict.fromkeys((yield from self._offsets.topics_of(group)))
-        online = self._clients.consumer_group(group)
-        if online is not None:
-            topics |= dict.fromkeys(online.documents)
-        return sorted(topics)
-
-    def on_consume_stats(
-        self, endpoint: Endpoint, request: Command, header: headers.ConsumeStatsHeader
-    ) -> None:
-        slices.answer_with(self._c, endpoint, request, self._consume_stats(request, header))
-
-    def _consume_stats(self, request: Command, header: headers.ConsumeStatsHeader) -> slices.Work:
-        group = header.group
-        topics = (yield from self._topics_of(group)) if header.topic is None else [header.topic]
-        tps = self._statistics.group_rate(group, topics, self._runtime.monotonic())
-        consumed, reading = self._offsets.query, self._c.pull_offsets.query
-
-        def made(queues: list[tuple[Topic, int]]) -> bytes:
-            table: dict[Any, Any] = {}
-            for topic, queue_id in queues:
-                low, high = self._bounds(topic.name, queue_id)
-                known = consumed(group, topic.name, queue_id)
-                position = low if known is None else known
-                if queue_id >= topic.queues and position >= high:
-                    continue
-                table[self._mq(topic.name, queue_id)] = {
-                    "brokerOffset": high,
-                    "consumerOffset": position,
-                    "lastTimestamp": self._time_of(topic.name, queue_id, position - 1),
-                    "pullOffset": reading(group, topic.name, queue_id, position, high),
-                }
-            return fastjson.dumps_mq_map(table)[1:-1]
-
-        def whole(table: bytes) -> bytes:
-            return b'{"consumeTps":%b,"offsetTable":{%b}}' % (fastjson.dumps(tps), table)
-
-        found = slices.of(self._queues_of(topics), made)
-        return (yield from slices.joined(request, found, whole))
-
-    def _queues_of(self, topics: list[str]) -> Iterator[tuple[Topic, int]]:
-        """The queues of these topics, also those that were taken away: they may still have messages
-        that a group has not consumed."""
-        for name in topics:
-            topic = self._topics.get(name)
-            if topic is not None:
-                taken_away = [n for n in self._store.queue_ids(name) if n >= topic.queues]
-                for queue_id in (*range(topic.queues), *taken_away):
-                    yield topic, queue_id
-
-    def on_reset_offset(
-        self, endpoint: Endpoint, request: Command, header: headers.ResetOffsetHeader
-    ) -> None:
-        """222: set the offset; the answer to the next pull of each queue tells it to move there."""
-        self._writable()
-        topic, group = self._topic(header.topic), header.group
-        if self._groups.get(group) is None:
-            raise GroupNotExist(f"group {group} does not exist")
-        timestamp, wanted, exact = header.timestamp, header.queue_id, header.offset
-        if wanted >= 0:
-            check_queue(self._c, topic.name, wanted)
-
-        def made(queue_ids: list[int]) -> bytes:
-            table = {}
-            for queue_id in queue_ids:
-                low, high = self._bounds(topic.name, queue_id)
-                if exact >= 0:
-                    offset = min(max(exact, low), high)
-                elif timestamp < 0:
-                    offset = high
-                else:
-                    offset = self._store.offset_by_time(topic.name, queue_id, timestamp, "LOWER")
-                online = self._clients.consumer_group(group) is not None
-                self._offsets.reset(group, topic.name, queue_id, offset, notify=online)
-                table[self._mq(topic.name, queue_id)] = offset
-            return fastjson.dumps_mq_map(table)[1:-1]
-
-        queues = range(topic.read_queues) if wanted < 0 else (wanted,)
-        found = slices.of(queues, made, RESET)
-        work = slices.joined(request, found, lambda table: b'{"offsetTable":{%b}}' % table)
-
-        async def reset() -> None:
-            reply = await self._c.steps.run(work)
-            self._wake_pulls()
-            await self._saved(self._offsets)
-            answer(endpoint, request, reply)
-
-        request.body = b""
-        answered = answer_failure(self._c, endpoint, request, reset())
-        self._runtime.spawn(answered, name="reset-offset")
-
-    def on_who_consumes(
-        self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
-    ) -> None:
-        def work() -> slices.Work:
-            having = yield from self._offsets.groups_of(header.topic)
-            groups = {*self._clients.groups_of(header.topic), *having}
-            return request.reply(0, body=fastjson.dumps({"groupList": sorted(groups)}))
-
-        slices.answer_with(self._c, endpoint, request, work())
-
-    def on_topics_of_consumer(
-        self, endpoint: Endpoint, request: Command, header: headers.GroupHeader
-    ) -> None:
-        def work() -> slices.Work:
-            topics = yield from self._topics_of(header.group)
-            body = fastjson.dumps({"brokerAddr": self._c.address, "topicList": topics})
-            return request.reply(0, body=body)
-
-        slices.answer_with(self._c, endpoint, request, work())
 
     # the tables slaves copy
 
@@ -498,18 +386,6 @@ class AdminService:
     def on_ha_status(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(self._ha_status())))
 
-    def on_config(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
-        lines = []
-        for field in dataclasses.fields(self._c.config):
-            key = field.metadata.get("key")
-            if key:
-                value = getattr(self._c.config, field.name)
-                secret = value and not field.repr
-                lines.append(f"{key}={HIDDEN if secret else _property(value)}")
-        ext = {"version": fastjson.dumps(self._topics.data_version).decode()}
-        body = "\n".join(sorted(lines)).encode() + b"\n"
-        answer(endpoint, request, request.reply(0, ext=ext, body=body))
-
     def on_clean(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         """Delete expired segments now, and their entries in queues and index."""
         self._request_cleaning()
@@ -604,11 +480,3 @@ class AdminService:
 def _mapping(document: Document) -> Document:
     """RocketMQ's table of queues that lie at several brokers: empty."""
     return {"mappingDataVersion": document["dataVersion"], "topicQueueMappingDetailMap": {}}
-
-
-def _property(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return ";".join(value)
-    return str(value)

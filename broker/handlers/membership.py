@@ -1,4 +1,4 @@
-"""Clients that come and go: codes 34 35 38 41 42 46 203 204 307, and the notices (40) that follow.
+"""Clients that come and go: codes 34 35 38 41 42 46 203 204, and the notices (40) that follow.
 
 A heartbeat registers its client before it is answered, so that a member that asks 38 right after it
 finds itself in the list. A group's retry topic appears with its first heartbeat.
@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterable
 from typing import Any
 
 from saturnmq.broker import bodies
-from saturnmq.broker.context import Context, answer, answer_failure
+from saturnmq.broker.context import Context, answer
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.subscriptions import check_enabled
 from saturnmq.broker.tables.clients import CLUSTERING, ConsumerGroup, ConsumerMember
@@ -24,13 +24,10 @@ from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import retry_topic
 from saturnmq.runtime.errors import (
     ConsumerNotOnline,
-    ConsumeTimeout,
-    RequestTimeout,
     SubscriptionParseFailed,
     SystemError_,
 )
 
-CLIENT_ANSWER_S = 10.0
 TOLD_AT_ONCE = 50  # members of a group: about a millisecond
 
 
@@ -167,36 +164,6 @@ class MembershipService:
         if group is None:
             raise ConsumerNotOnline(f"the consumer group[{name}] not online")
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(_consumer_json(group))))
-
-    def on_running_info(
-        self, endpoint: Endpoint, request: Command, header: headers.RunningInfoHeader
-    ) -> None:
-        """307: ask a consumer for its state, and pass its answer on."""
-        name, client_id = header.group, header.client_id
-        group = self._clients.consumer_group(name)
-        members = {} if group is None else group.members
-        found = [each for each, member in members.items() if member.client_id == client_id]
-        if not found:
-            raise SystemError_(f"The Consumer <{name}> <{client_id}> not online")
-        work = self._pass_on(endpoint, request, found[0], header)
-        self._runtime.spawn(answer_failure(self._c, endpoint, request, work), name="running-info")
-
-    async def _pass_on(
-        self,
-        endpoint: Endpoint,
-        request: Command,
-        consumer: Endpoint,
-        header: headers.RunningInfoHeader,
-    ) -> None:
-        question = Command.request(request.code, header.encode())
-        try:
-            told = await consumer.request(question, CLIENT_ANSWER_S)
-        except RequestTimeout:
-            raise ConsumeTimeout(
-                f"{header.client_id} did not answer in {CLIENT_ANSWER_S:g} s"
-            ) from None
-        body = bytes(told.body)
-        answer(endpoint, request, request.reply(told.code, told.remark, body=body))
 
     def on_producer_connections(
         self, endpoint: Endpoint, request: Command, header: headers.ProducerGroupHeader

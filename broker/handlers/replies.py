@@ -38,7 +38,6 @@ class ReplyService:
         self._runtime = context.runtime
         self._admission = admission
         self._on_append = on_append
-        self._stores = context.config.store_replies
         self._waiting = 0
 
     def on_reply(self, endpoint: Endpoint, request: Command, header: headers.ReplyHeader) -> None:
@@ -50,7 +49,7 @@ class ReplyService:
             raise MessageIllegal("the body of the reply is empty; send at least one byte")
         requester = self._requester(header.properties)
         ext = {"queueId": str(queue_id), "msgId": "0", "queueOffset": "0"}
-        if self._stores:
+        if self._c.config.store_replies:
             put = self._store.put(self._message(endpoint, request, header, queue_id))
             self._on_append()
             host = self._c.store_host

@@ -9,7 +9,12 @@ from typing import Any
 from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.handlers.admin import AdminService
 from saturnmq.broker.handlers.assignment import AssignmentRequests
+from saturnmq.broker.handlers.client_questions import ClientQuestions
+from saturnmq.broker.handlers.group_progress import GroupProgress
+from saturnmq.broker.handlers.inspection import InspectionService
+from saturnmq.broker.handlers.live_settings import SettingsService
 from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers.offset_moves import OffsetMoves
 from saturnmq.broker.handlers.pop import PopRequests
 from saturnmq.broker.handlers.pop_acks import PopAcknowledgements
 from saturnmq.broker.handlers.pull import PullService
@@ -49,7 +54,12 @@ class Services:
     recalls: RecallService
     lookups: QueryService
     members: MembershipService
+    questions: ClientQuestions
     admin: AdminService
+    progress: GroupProgress
+    moves: OffsetMoves
+    inspection: InspectionService
+    settings: SettingsService
     failover: FailoverService
     leaving: Leaving
     mending: Mending
@@ -95,20 +105,28 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.UNLOCK_BATCH_MQ: s.members.on_unlock,
         code.CHECK_CLIENT_CONFIG: s.members.on_check_client,
         code.GET_CONSUMER_CONNECTION_LIST: s.members.on_consumer_connections,
-        code.GET_CONSUMER_RUNNING_INFO: s.members.on_running_info,
+        code.GET_CONSUMER_RUNNING_INFO: s.questions.on_running_info,
+        code.CONSUME_MESSAGE_DIRECTLY: s.questions.on_consume_directly,
+        code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: s.questions.on_consumer_status,
         code.GET_PRODUCER_CONNECTION_LIST: s.members.on_producer_connections,
         code.UPDATE_AND_CREATE_TOPIC: s.admin.on_create_topic,
+        code.UPDATE_AND_CREATE_TOPIC_LIST: s.admin.on_create_topics,
         code.UPDATE_AND_CREATE_STATIC_TOPIC: s.admin.on_create_static_topic,
         code.DELETE_TOPIC_IN_BROKER: s.admin.on_delete_topic,
         code.GET_TOPIC_CONFIG: s.admin.on_topic_config,
         code.GET_TOPIC_STATS_INFO: s.admin.on_topic_stats,
         code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: s.admin.on_create_group,
+        code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: s.admin.on_create_groups,
         code.DELETE_SUBSCRIPTIONGROUP: s.admin.on_delete_group,
         code.GET_SUBSCRIPTIONGROUP_CONFIG: s.admin.on_group_config,
-        code.GET_CONSUME_STATS: s.admin.on_consume_stats,
-        code.INVOKE_BROKER_TO_RESET_OFFSET: s.admin.on_reset_offset,
-        code.QUERY_TOPIC_CONSUME_BY_WHO: s.admin.on_who_consumes,
-        code.QUERY_TOPICS_BY_CONSUMER: s.admin.on_topics_of_consumer,
+        code.GET_CONSUME_STATS: s.progress.on_consume_stats,
+        code.GET_BROKER_CONSUME_STATS: s.progress.on_all_consume_stats,
+        code.QUERY_CONSUME_TIME_SPAN: s.progress.on_time_span,
+        code.QUERY_SUBSCRIPTION_BY_CONSUMER: s.progress.on_subscription,
+        code.INVOKE_BROKER_TO_RESET_OFFSET: s.moves.on_reset,
+        code.CLONE_GROUP_OFFSET: s.moves.on_clone,
+        code.QUERY_TOPIC_CONSUME_BY_WHO: s.progress.on_who_consumes,
+        code.QUERY_TOPICS_BY_CONSUMER: s.progress.on_topics_of_consumer,
         code.GET_ALL_TOPIC_CONFIG: s.admin.on_all_topics,
         code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: s.admin.on_all_groups,
         code.GET_ALL_CONSUMER_OFFSET: s.admin.on_all_offsets,
@@ -133,8 +151,13 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.ABORT_STAGE: s.staging.on_abort,
         code.SINK_STATE: s.staging.on_state,
         code.PROMOTE: s.failover.on_promote,
-        code.GET_BROKER_CONFIG: s.admin.on_config,
+        code.GET_BROKER_CONFIG: s.settings.on_show,
+        code.UPDATE_BROKER_CONFIG: s.settings.on_change,
         code.GET_BROKER_RUNTIME_INFO: s.admin.on_runtime_info,
+        code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: s.inspection.on_system_topics,
+        code.VIEW_BROKER_STATS_DATA: s.inspection.on_statistic,
+        code.QUERY_CONSUME_QUEUE: s.inspection.on_queue_entries,
+        code.GET_ALL_PRODUCER_INFO: s.inspection.on_all_producers,
         code.DELETE_EXPIRED_COMMITLOG: s.admin.on_clean,
         code.CLEAN_EXPIRED_CONSUMEQUEUE: s.admin.on_clean,
         code.CLEAN_UNUSED_TOPIC: s.admin.on_clean_unused,

@@ -463,7 +463,7 @@ class HaMaster:
 
     def expect_slaves(self) -> None:
         """Give slaves time to dial: for a moment their absence means nothing."""
-        self._slaves_by = self.now() + self._config.slave_timeout_ms / 1000
+        self._slaves_by = self.now() + self._c.config.slave_timeout_ms / 1000
 
     def close(self) -> None:
         if self._listener is not None:

@@ -16,11 +16,13 @@ from collections.abc import Container, Iterable
 from datetime import datetime
 from typing import NamedTuple
 
+from saturnmq.broker.tables.counted_spans import CountedSpans, Risen
 from saturnmq.store.derived.derived import Arrival
 
 SPANS_S = (10, 60, 600)  # of the three rates of a figure
 MINUTE_S = 60  # of the one rate of a topic or group
 NOTE_MINUTES_S = 10
+TOTALS = {"BROKER_PUT_NUMS": "put", "BROKER_GET_NUMS": "transferred"}  # RocketMQ's names
 
 
 class Totals(NamedTuple):
@@ -52,6 +54,9 @@ class Statistics:
         # Copies of both, as many as a minute has, and one more.
         self._minutes: deque[tuple[float, dict[str, int], dict[tuple[str, str], int]]]
         self._minutes = deque([(now, {}, {})], MINUTE_S // NOTE_MINUTES_S + 1)
+        self._put_spans: CountedSpans[str] = CountedSpans(now)
+        self._got_spans: CountedSpans[tuple[str, str]] = CountedSpans(now)
+        self._total_spans: CountedSpans[str] = CountedSpans(now)
 
     def __len__(self) -> int:
         """The number of topics, and of groups that read one, that have counts."""
@@ -98,6 +103,10 @@ class Statistics:
             self._put = {topic: count for topic, count in self._put.items() if topic in topics}
             self._got = {key: count for key, count in self._got.items() if key[1] in topics}
             self._minutes.append((now, dict(self._put), dict(self._got)))
+            if self._put_spans.is_due(now):
+                self._put_spans.note(now, self._put)
+                self._got_spans.note(now, self._got)
+                self._total_spans.note(now, self.totals._asdict())
 
     def rates(self, name: str, now: float) -> str:
         """The rates a second of a field of the totals, or of found and missed together ("asked"),
@@ -105,10 +114,12 @@ class Statistics:
         return " ".join(f"{self._rate(name, now, span):.2f}" for span in SPANS_S)
 
     def _rate(self, name: str, now: float, span: float) -> float:
-        since, then = next(
-            (note for note in reversed(self._notes) if note[0] <= now - span), self._notes[0]
-        )
+        since, then = self._note_before(now - span)
         return _per_second(_value(self.totals, name) - _value(then, name), now - since)
+
+    def _note_before(self, at: float) -> tuple[float, Totals]:
+        """The newest note that is not younger than this, or the oldest one."""
+        return next((note for note in reversed(self._notes) if note[0] <= at), self._notes[0])
 
     def topic_rate(self, topic: str, now: float) -> float:
         """The messages put a second, over the last minute."""
@@ -122,6 +133,32 @@ class Statistics:
         return _per_second(
             sum(self._got.get(key, 0) - got.get(key, 0) for key in keys), now - since
         )
+
+    def spans(self, figure: str, key: str, now: float) -> tuple[Risen, Risen, Risen] | None:
+        """A figure of RocketMQ's in the last minute, hour and day; None if it is not counted.
+        `key`: the topic of TOPIC_PUT_NUMS, `topic@group` of GROUP_GET_NUMS, anything of
+        BROKER_PUT_NUMS and BROKER_GET_NUMS."""
+        if figure in TOTALS:
+            name = TOTALS[figure]
+            total = _value(self.totals, name)
+            before = _value(self._note_before(now - MINUTE_S)[1], name)
+            minute = Risen(total - before, self._rate(name, now, MINUTE_S))
+            return minute, *self._total_spans.both(name, total, now)
+        since, put, got = self._minutes[0]
+        if figure == "TOPIC_PUT_NUMS" and key in self._put:
+            count = self._put[key]
+            minute = _span(count - put.get(key, 0), now - since)
+            return minute, *self._put_spans.both(key, count, now)
+        topic, _, group = key.rpartition("@")
+        if figure == "GROUP_GET_NUMS" and (group, topic) in self._got:
+            count = self._got[group, topic]
+            minute = _span(count - got.get((group, topic), 0), now - since)
+            return minute, *self._got_spans.both((group, topic), count, now)
+        return None
+
+
+def _span(count: int, seconds: float) -> Risen:
+    return Risen(max(count, 0), _per_second(count, seconds))
 
 
 def _value(totals: Totals, name: str) -> int:

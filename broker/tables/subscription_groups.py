@@ -123,7 +123,7 @@ class GroupTable(Versioned):
         """`room_for` refuses a new group if there is no room for it."""
         self._now_ms = now_ms
         self._room_for = room_for
-        self._auto_create = auto_create
+        self.auto_create = auto_create
         self._groups = {name: SubscriptionGroup(name) for name in sorted(SYSTEM_GROUPS)}
         self._forbidden: dict[str, dict[str, int]] = {}
         self._counter = 0
@@ -155,7 +155,7 @@ class GroupTable(Versioned):
     def get_or_create(self, name: str) -> SubscriptionGroup | None:
         """The group, which its first use may create; None if there is none."""
         found = self._groups.get(name)
-        if found is None and self._auto_create:
+        if found is None and self.auto_create:
             found = SubscriptionGroup(check_group(name))
             self.make_room(found)
             self.put(found)

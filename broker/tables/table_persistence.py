@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from saturnmq.protocol import fastjson
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.errors import SaturnError, SystemError_
 from saturnmq.runtime.steps import Steps
 from saturnmq.store.config_files import ConfigFile
 
@@ -260,3 +260,15 @@ class TablePersistence:
             await self._guard(self.save_changed())
             pause = min(max(SAVE_S, (now() - begun) / BUSY_SHARE), interval_s)
             assert pause > 0, f"tables are looked at every {pause} s"
+
+
+async def save_all(save: Callable[[Saveable], Awaitable[None]], *tables: Saveable) -> None:
+    """Save changed tables: they are on disk when this returns. SystemError_: they are not."""
+    try:
+        for table in tables:
+            await save(table)
+    except OSError as error:
+        raise SystemError_(
+            f"in effect until the broker stops, but not saved: {error}; free space on its disk "
+            "and repeat it"
+        ) from error

@@ -452,6 +452,11 @@ class TopicTable(Versioned):
         assert behind >= 0, f"version {version} is told, the newest is {self.version}"
         return self._news[-behind] if 0 < behind <= len(self._news) else None
 
+    def permissions_changed(self) -> None:
+        """Have nameservers be told the whole table again: the permission of the broker, which
+        limits every topic's, is another one."""
+        self._touch()
+
     def _touch(self, topic: Topic | None = None) -> None:
         self._counter += 1
         self._timestamp = self._now_ms()

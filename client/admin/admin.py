@@ -375,9 +375,9 @@ class Admin:
     ) -> dict[MessageQueue, int]:
         """Set the group to the first message at or after a time; -1 is the end, 0 the beginning.
 
-        With `queue`, only that queue is set. With `offset` too, the group gets exactly that offset,
-        or the nearest end of the queue. Members that consume now continue at the new offset.
-        Returns it for each queue.
+        With `queue`, only that queue is set. With `offset` too, the group gets exactly that offset;
+        InvalidParameter says that it is outside the queue. Members that consume now continue at
+        the new offset. Returns it for each queue.
         """
         return await self._groups.reset(group, topic, timestamp_ms, queue, offset)
 

@@ -294,7 +294,11 @@ class GroupAdmin:
             first = await ask_offset(self._core, RequestCode.GET_MIN_OFFSET, each)
             end = await ask_offset(self._core, RequestCode.GET_MAX_OFFSET, each)
             if offset is not None:
-                target = min(max(offset, first), end)
+                if not first <= offset <= end:
+                    raise InvalidParameter(
+                        f"offset {offset} is outside {each}: choose one from {first} to {end}"
+                    )
+                target = offset
             elif timestamp_ms < 0:
                 target = end
             else:

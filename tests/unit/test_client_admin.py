@@ -149,7 +149,7 @@ def test_a_reset_does_what_its_preview_says(nameserver, admin, send):
         ({"timestamp_ms": times[3]}, {queue(0): (0, 2), queue(1): (0, 1)}),
         ({"queue": queue(1), "timestamp_ms": 0}, {queue(1): (1, 0)}),
         ({"queue": queue(1), "offset": 2}, {queue(1): (0, 2)}),
-        ({"queue": queue(0), "offset": 99}, {queue(0): (2, 3)}),
+        ({"queue": queue(0), "offset": 3}, {queue(0): (2, 3)}),
         ({}, {queue(0): (3, 3), queue(1): (2, 3)}),
     ]:
         preview = admin.preview_reset("readers", "orders", **arguments)
@@ -180,6 +180,8 @@ def test_a_reset_of_what_does_not_exist_is_refused(nameserver, admin, send):
             change("readers", "orders", queue=queue(2))
         with pytest.raises(InvalidParameter, match="negative"):
             change("readers", "orders", queue=queue(0), offset=-1)
+        with pytest.raises(InvalidParameter, match=r"offset 2 is outside .* from 0 to 1"):
+            change("readers", "orders", queue=queue(0), offset=2)
         with pytest.raises(TopicNotExist):
             change("readers", "order")
     with pytest.raises(GroupNotExist):

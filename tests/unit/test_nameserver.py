@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from saturnmq.nameserver import answers
+from saturnmq.nameserver import answers, settings
 from saturnmq.nameserver import server as module
 from saturnmq.nameserver.routes import RouteTable
 from saturnmq.nameserver.server import NameServer, serve
@@ -388,7 +388,7 @@ def test_routes_and_watches_have_a_part_of_the_memory(monkeypatch: pytest.Monkey
         async with asyncio.timeout(20):
             await main(NativeRuntime())
 
-    monkeypatch.setattr(module, "SCAN_INTERVAL_S", 0.05)
+    monkeypatch.setattr(settings, "SCAN_INTERVAL_MS", 50)
     asyncio.run(limited())
 
 

@@ -15,7 +15,8 @@ from saturnmq.broker.registration import Registrar
 from saturnmq.broker.replication.role import Role, State
 from saturnmq.broker.tables.topics import NEWS_MOST, Topic, TopicTable
 from saturnmq.drills.sim.runtime import SimRuntime
-from saturnmq.nameserver.server import SCAN_INTERVAL_S, NameServer
+from saturnmq.nameserver.server import NameServer
+from saturnmq.nameserver.settings import SCAN_INTERVAL_MS
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -241,7 +242,7 @@ def test_a_nameserver_that_stood_still_gives_nobodys_name_away() -> None:
         hasty = theirs(world, server, broker_id=1)  # it asks every second
         await until(world, lambda: foreign.foreign and hasty.foreign)
         # What it hears first when it goes on came before the next scan.
-        await asyncio.sleep(started + 4 * SCAN_INTERVAL_S + 1 - world.loop.time())
+        await asyncio.sleep(started + 4 * SCAN_INTERVAL_MS / 1000 + 1 - world.loop.time())
         node.pause()
         await asyncio.sleep(3 * HOLD_S)
         assert not master.registration.registered

@@ -50,7 +50,6 @@ LONG_MODULES = {
     "store/message_store.py": 1020,
     "nameserver/routes.py": 520,
     "nameserver/server.py": 540,
-    "broker/handlers/admin.py": 614,
     "broker/replication/election.py": 620,
     "broker/replication/events.py": 540,
     "broker/replication/ha_master.py": 680,

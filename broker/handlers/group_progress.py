@@ -1,0 +1,185 @@
+"""How far groups are, and what they read: codes 208 300 303 317 343 345."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from saturnmq.broker.context import Context, answer
+from saturnmq.broker.handlers import slices
+from saturnmq.broker.handlers.queue_facts import QueueFacts
+from saturnmq.broker.tables.offsets import Search
+from saturnmq.broker.tables.topics import Topic
+from saturnmq.protocol import admin_headers, fastjson, headers
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.remoting import Command
+
+Progress = dict[tuple[str, str, int], dict[str, int]]
+GROUPS = 20  # of 317 in one step: each looks at the queues of its topics
+
+
+class GroupProgress:
+    def __init__(self, context: Context) -> None:
+        self._c = context
+        self._clients = context.clients
+        self._facts = QueueFacts(context)
+        self._offsets = context.offsets
+
+    def topics_of(self, group: str) -> Search:
+        """Find the topics that a group has offsets in or subscribes to."""
+        topics = dict.fromkeys((yield from self._offsets.topics_of(group)))
+        online = self._clients.consumer_group(group)
+        if online is not None:
+            topics |= dict.fromkeys(online.documents)
+        return sorted(topics)
+
+    def on_consume_stats(
+        self, endpoint: Endpoint, request: Command, header: admin_headers.ConsumeStatsHeader
+    ) -> None:
+        slices.answer_with(self._c, endpoint, request, self._consume_stats(request, header))
+
+    def _consume_stats(
+        self, request: Command, header: admin_headers.ConsumeStatsHeader
+    ) -> slices.Work:
+        group = header.group
+        topics = (yield from self.topics_of(group)) if header.topic is None else [header.topic]
+        tps = self._tps(group, topics)
+
+        def made(queues: list[tuple[Topic, int]]) -> bytes:
+            return fastjson.dumps_mq_map(self._progress(group, queues))[1:-1]
+
+        def whole(table: bytes) -> bytes:
+            return b'{"consumeTps":%b,"offsetTable":{%b}}' % (fastjson.dumps(tps), table)
+
+        found = slices.of(self._facts.queues_of(topics), made)
+        return (yield from slices.joined(request, found, whole))
+
+    def _tps(self, group: str, topics: list[str]) -> float:
+        return self._c.statistics.group_rate(group, topics, self._c.runtime.monotonic())
+
+    def _progress(self, group: str, queues: list[tuple[Topic, int]]) -> Progress:
+        facts, reading, table = self._facts, self._c.pull_offsets.query, {}
+        for topic, queue_id in queues:
+            low, high = facts.bounds(topic.name, queue_id)
+            consumed = self._offsets.query(group, topic.name, queue_id)
+            position = low if consumed is None else consumed
+            if queue_id >= topic.queues and position >= high:
+                continue
+            table[facts.key(topic.name, queue_id)] = {
+                "brokerOffset": high,
+                "consumerOffset": position,
+                "lastTimestamp": facts.time_of(topic.name, queue_id, position - 1),
+                "pullOffset": reading(group, topic.name, queue_id, position, high),
+            }
+        return table
+
+    def on_all_consume_stats(
+        self, endpoint: Endpoint, request: Command, header: admin_headers.BrokerConsumeStatsHeader
+    ) -> None:
+        """317: the progress of every group of this broker in each of its topics."""
+
+        def work() -> slices.Work:
+            groups = sorted((yield from self._offsets.topics_by_group()).items())
+            yield
+            made, behind, ahead = [], 0, 0
+            for start in range(0, len(groups), GROUPS):
+                if start:
+                    yield
+                for group, topics in groups[start : start + GROUPS]:
+                    rows, missing, taken = self._stats_of(group, topics, header.ordered_only)
+                    behind, ahead = behind + missing, ahead + taken
+                    made.append(b"{%b:[%b]}" % (fastjson.dumps(group), b",".join(rows)))
+            body = (
+                b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
+            )
+            address = fastjson.dumps(self._c.address)
+            return request.reply(0, body=body % (address, b",".join(made), behind, ahead))
+
+        slices.answer_with(self._c, endpoint, request, work())
+
+    def _stats_of(
+        self, group: str, topics: list[str], ordered_only: bool
+    ) -> tuple[list[bytes], int, int]:
+        """The progress of a group in each of these topics, the messages that it has not consumed,
+        and those of them that it has read. A topic that the group does not subscribe to any more
+        is left out."""
+        rows, behind, ahead = [], 0, 0
+        online = self._clients.consumer_group(group)
+        for name in sorted(topics):
+            topic = self._c.topics.get(name)
+            if topic is None or (ordered_only and not topic.order):
+                continue
+            if online is not None and online.documents and name not in online.documents:
+                continue
+            table = self._progress(group, list(self._facts.queues_of([name])))
+            behind += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
+            ahead += sum(row["pullOffset"] - row["consumerOffset"] for row in table.values())
+            tps = fastjson.dumps(self._tps(group, [name]))
+            queues = fastjson.dumps_mq_map(table)
+            rows.append(b'{"consumeTps":%b,"offsetTable":%b}' % (tps, queues))
+        return rows, behind, ahead
+
+    def on_time_span(
+        self, endpoint: Endpoint, request: Command, header: admin_headers.GroupTopicHeader
+    ) -> None:
+        """303: the store times of each queue's first and last message, and of the message up to
+        which a group has consumed."""
+        topic, group = self._facts.topic(header.topic), header.group
+
+        def made(queue_ids: list[int]) -> bytes:
+            rows = [self._time_span(group, topic.name, queue_id) for queue_id in queue_ids]
+            return fastjson.dumps(rows)[1:-1]
+
+        found = slices.of(range(topic.queues), made)
+        work = slices.joined(request, found, lambda rows: b'{"consumeTimeSpanSet":[%b]}' % rows)
+        slices.answer_with(self._c, endpoint, request, work)
+
+    def _time_span(self, group: str, topic: str, queue_id: int) -> dict[str, Any]:
+        facts = self._facts
+        low, high = facts.bounds(topic, queue_id)
+        consumed = self._offsets.query(group, topic, queue_id) or 0
+        first = facts.time_of(topic, queue_id, low)
+        waiting = facts.time_of(topic, queue_id, max(consumed, low)) if consumed < high else 0
+        return {
+            "messageQueue": {
+                "brokerName": self._c.config.broker_name,
+                "queueId": queue_id,
+                "topic": topic,
+            },
+            "minTimeStamp": first,
+            "maxTimeStamp": facts.time_of(topic, queue_id, high - 1),
+            "consumeTimeStamp": facts.time_of(topic, queue_id, consumed - 1) or first,
+            "delayTime": max(0, self._c.runtime.now_ms() - waiting) if waiting else 0,
+        }
+
+    def on_who_consumes(
+        self, endpoint: Endpoint, request: Command, header: headers.TopicHeader
+    ) -> None:
+        def work() -> slices.Work:
+            having = yield from self._offsets.groups_of(header.topic)
+            groups = {*self._clients.groups_of(header.topic), *having}
+            return request.reply(0, body=fastjson.dumps({"groupList": sorted(groups)}))
+
+        slices.answer_with(self._c, endpoint, request, work())
+
+    def on_topics_of_consumer(
+        self, endpoint: Endpoint, request: Command, header: headers.GroupHeader
+    ) -> None:
+        def work() -> slices.Work:
+            topics = yield from self.topics_of(header.group)
+            body = fastjson.dumps({"brokerAddr": self._c.address, "topicList": topics})
+            return request.reply(0, body=body)
+
+        slices.answer_with(self._c, endpoint, request, work())
+
+    def on_subscription(
+        self, endpoint: Endpoint, request: Command, header: admin_headers.GroupTopicHeader
+    ) -> None:
+        """345: the subscription of a group to a topic; null if no member is connected that has
+        one."""
+        document = self._clients.subscription_document(header.group, header.topic)
+        body = {
+            "group": header.group,
+            "topic": header.topic,
+            "subscriptionData": None if document is None else dict(document),
+        }
+        answer(endpoint, request, request.reply(0, body=fastjson.dumps(body)))

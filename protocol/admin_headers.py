@@ -1,0 +1,117 @@
+"""The fields of requests of operators' tools, a part of the schema in `headers.py`: names and
+meanings are RocketMQ's (docs/internals/protocol.md 2.5)."""
+
+from __future__ import annotations
+
+from .codes import RequestCode
+from .header_fields import INT32_MIN, INT64_MIN, Header, flag, header, int32, name, number, text
+
+ENTRIES_MAX = 10_000  # of a queue that one answer may have
+
+
+@header
+class ToolHeader(Header):
+    """A request without fields, or one whose body has everything."""
+
+
+@header
+class ConsumeStatsHeader(Header):
+    """GET_CONSUME_STATS 208."""
+
+    group: str = name("consumerGroup")
+    topic: str | None = name("topic", default=None)
+
+
+@header
+class BrokerConsumeStatsHeader(Header):
+    """GET_BROKER_CONSUME_STATS 317."""
+
+    ordered_only: bool = flag("isOrder", default=False)
+
+
+@header
+class ResetOffsetHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET 222."""
+
+    topic: str = name("topic")
+    group: str = name("group")
+    timestamp: int = number("timestamp", default=-1, least=INT64_MIN)
+    queue_id: int = int32("queueId", default=-1, least=INT32_MIN)
+    offset: int = number("offset", default=-1, least=INT64_MIN)
+
+
+@header
+class CloneOffsetsHeader(Header):
+    """CLONE_GROUP_OFFSET 314. With `offline` the topic may be one that the source group does not
+    subscribe to now."""
+
+    source: str = name("srcGroup")
+    target: str = name("destGroup")
+    topic: str | None = name("topic", default=None)
+    offline: bool = flag("offline", default=False)
+
+
+@header
+class GroupTopicHeader(Header):
+    """QUERY_CONSUME_TIME_SPAN 303, QUERY_SUBSCRIPTION_BY_CONSUMER 345."""
+
+    topic: str = name("topic")
+    group: str = name("group")
+
+
+@header
+class ConsumerStatusHeader(GroupTopicHeader):
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS 223: of one client, or of all of the group."""
+
+    client_id: str | None = name("clientAddr", default=None)
+
+
+@header
+class StatisticHeader(Header):
+    """VIEW_BROKER_STATS_DATA 315."""
+
+    figure: str = name("statsName")
+    key: str = text("statsKey", most=1024)
+
+
+@header
+class QueueEntriesHeader(Header):
+    """QUERY_CONSUME_QUEUE 321."""
+
+    topic: str = name("topic")
+    queue_id: int = int32("queueId")
+    index: int = number("index")
+    count: int = number("count", least=1, most=ENTRIES_MAX)
+    group: str | None = name("consumerGroup", default=None)
+
+
+@header
+class ConsumeDirectlyHeader(Header):
+    """CONSUME_MESSAGE_DIRECTLY 309: sent to the broker, which sends it on with the message."""
+
+    group: str = name("consumerGroup")
+    client_id: str = name("clientId")
+    message_id: str = text("msgId", most=64)
+    topic: str | None = name("topic", default=None)
+
+
+_C = RequestCode
+ADMIN_HEADERS: dict[RequestCode, type[Header]] = {
+    _C.GET_CONSUME_STATS: ConsumeStatsHeader,
+    _C.GET_BROKER_CONSUME_STATS: BrokerConsumeStatsHeader,
+    _C.INVOKE_BROKER_TO_RESET_OFFSET: ResetOffsetHeader,
+    _C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: ConsumerStatusHeader,
+    _C.CLONE_GROUP_OFFSET: CloneOffsetsHeader,
+    _C.QUERY_CONSUME_TIME_SPAN: GroupTopicHeader,
+    _C.QUERY_SUBSCRIPTION_BY_CONSUMER: GroupTopicHeader,
+    _C.VIEW_BROKER_STATS_DATA: StatisticHeader,
+    _C.QUERY_CONSUME_QUEUE: QueueEntriesHeader,
+    _C.CONSUME_MESSAGE_DIRECTLY: ConsumeDirectlyHeader,
+    _C.GET_ALL_PRODUCER_INFO: ToolHeader,
+    _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ToolHeader,
+    _C.UPDATE_AND_CREATE_TOPIC_LIST: ToolHeader,
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ToolHeader,
+    _C.UPDATE_BROKER_CONFIG: ToolHeader,
+    _C.UPDATE_CONTROLLER_CONFIG: ToolHeader,
+    _C.GET_CONTROLLER_CONFIG: ToolHeader,
+}

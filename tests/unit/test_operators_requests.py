@@ -1,0 +1,361 @@
+"""Requests of RocketMQ's tools to a broker on a simulated machine: what they are told is true, and
+what cannot be done is refused by name."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from saturnmq.broker.broker import Broker
+from saturnmq.protocol import fastjson
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.headers import HEADERS
+from saturnmq.protocol.refusals import REASONS, refusal
+from saturnmq.protocol.remoting import Command
+from world_rig import Remote, World, run
+
+CODE = RequestCode
+
+
+def heartbeat(group: str, *topics: str, client_id: str = "me") -> bytes:
+    consumer = {
+        "groupName": group,
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": [
+            {"topic": topic, "subString": "*", "subVersion": 1} for topic in topics
+        ],
+    }
+    producers = [{"groupName": "makers"}]
+    beat = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": producers}
+    return json.dumps(beat).encode()
+
+
+async def filled(world: World) -> tuple[Broker, Remote]:
+    """Queue 0 of T has three messages, queue 1 one; G is through with one of queue 0."""
+    broker = await world.broker()
+    client = await world.connect(broker.address)
+    made = {"topic": "T", "readQueueNums": 2, "writeQueueNums": 2}
+    assert (await client.ask(CODE.UPDATE_AND_CREATE_TOPIC, made)).code == 0
+    for body, queue in ((b"a", 0), (b"bb", 0), (b"ccc", 0), (b"d", 1)):
+        assert (await client.send(body, queue=queue, TAGS="red")).code == 0
+    assert (await client.commit(1)).code == 0
+    return broker, client
+
+
+def at(queue: int, topic: str = "T") -> tuple[str, str, int]:
+    return topic, "broker-a", queue
+
+
+def loaded(answer: Command) -> Any:
+    assert answer.code == 0, answer.remark
+    return fastjson.loads(bytes(answer.body))
+
+
+def queues(table: dict[Any, Any]) -> dict[int, Any]:
+    return {key.queueId if hasattr(key, "queueId") else key[2]: v for key, v in table.items()}
+
+
+def test_the_progress_of_all_groups_is_told_at_once() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        assert (await client.commit(1, "H", "T", 1)).code == 0
+        told = loaded(await client.ask(CODE.GET_BROKER_CONSUME_STATS, {"isOrder": "false"}))
+        assert told["brokerAddr"] == broker.address
+        assert (told["totalDiff"], told["totalInflightDiff"]) == (3 + 3, 0)
+        [of_g, of_h] = told["consumeStatsList"]
+        assert (list(of_g), list(of_h)) == (["G"], ["H"])
+        [stats] = of_g["G"]
+        [first, second] = stats["offsetTable"].values()
+        assert (first["brokerOffset"], first["consumerOffset"]) == (3, 1)
+        assert (second["brokerOffset"], second["consumerOffset"]) == (1, 0)
+        ordered = loaded(await client.ask(CODE.GET_BROKER_CONSUME_STATS, {"isOrder": "true"}))
+        assert ordered["consumeStatsList"] == [{"G": []}, {"H": []}]
+        member = await world.connect(broker.address)
+        await member.ask(CODE.HEART_BEAT, {}, heartbeat("G", "U"))
+        told = loaded(await client.ask(CODE.GET_BROKER_CONSUME_STATS))
+        assert told["consumeStatsList"][0] == {"G": []}, "it reads T no more"
+        await broker.close()
+
+    run(body)
+
+
+def test_a_group_is_told_how_old_its_next_message_is() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        times = [broker.store.store_time_of("T", 0, offset) or 0 for offset in range(3)]
+        await broker._runtime.sleep(5)
+        ask = CODE.QUERY_CONSUME_TIME_SPAN
+        rows = loaded(await client.ask(ask, {"topic": "T", "group": "G"}))["consumeTimeSpanSet"]
+        assert [row["messageQueue"]["queueId"] for row in rows] == [0, 1]
+        row = rows[0]
+        assert (row["minTimeStamp"], row["maxTimeStamp"]) == (times[0], times[2])
+        assert row["consumeTimeStamp"] == times[0]
+        assert 5000 <= row["delayTime"] <= 6000
+        assert (await client.commit(3)).code == 0
+        rows = loaded(await client.ask(ask, {"topic": "T", "group": "G"}))["consumeTimeSpanSet"]
+        assert (rows[0]["consumeTimeStamp"], rows[0]["delayTime"]) == (times[2], 0)
+        assert (await client.ask(ask, {"topic": "none", "group": "G"})).code == 17
+        await broker.close()
+
+    run(body)
+
+
+def test_entries_of_a_queue_are_those_of_its_file() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        ext = {"topic": "T", "queueId": 0, "index": 1, "count": 5}
+        told = loaded(await client.ask(CODE.QUERY_CONSUME_QUEUE, ext))
+        assert (told["minQueueIndex"], told["maxQueueIndex"]) == (0, 3)
+        entries = [(row["physicOffset"], row["physicSize"]) for row in told["queueData"]]
+        frames = [(at, broker.store.message_at(at)) for at, _ in entries]
+        assert [(at, len(frame or b"")) for at, frame in frames] == entries
+        assert len(entries) == 2
+        assert len({row["tagsCode"] for row in told["queueData"]}) == 1
+        one = loaded(await client.ask(CODE.QUERY_CONSUME_QUEUE, {**ext, "count": 1}))
+        assert one["queueData"] == told["queueData"][:1]
+        named = {**ext, "consumerGroup": "G"}
+        told = loaded(await client.ask(CODE.QUERY_CONSUME_QUEUE, named))
+        assert told["filterData"] == "G@T is not online!"
+        for wrong, code in (
+            ({"index": 4}, 29),
+            ({"queueId": 7}, 1),
+            ({"topic": "none"}, 1),
+            ({"count": 0}, 29),
+            ({"count": 10_001}, 29),
+        ):
+            assert (await client.ask(CODE.QUERY_CONSUME_QUEUE, {**ext, **wrong})).code == code
+        await broker.close()
+
+    run(body)
+
+
+def test_figures_of_a_minute_an_hour_and_a_day_are_told_by_name() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        assert (await client.pull(0)).code == 0
+        await broker._runtime.sleep(1)
+        for name, key, total in (
+            ("TOPIC_PUT_NUMS", "T", 4),
+            ("GROUP_GET_NUMS", "T@G", 3),
+            ("BROKER_PUT_NUMS", "DefaultCluster", 4),
+            ("BROKER_GET_NUMS", "DefaultCluster", 3),
+        ):
+            ext = {"statsName": name, "statsKey": key}
+            told = loaded(await client.ask(CODE.VIEW_BROKER_STATS_DATA, ext))
+            assert {span: part["sum"] for span, part in told.items()} == {
+                "statsMinute": total,
+                "statsHour": total,
+                "statsDay": total,
+            }
+            assert told["statsMinute"]["tps"] > 0
+        for name, key in (("TOPIC_PUT_NUMS", "none"), ("GROUP_GET_NUMS", "T@none"), ("X", "T")):
+            ext = {"statsName": name, "statsKey": key}
+            assert (await client.ask(CODE.VIEW_BROKER_STATS_DATA, ext)).code == 1
+        await broker.close()
+
+    run(body)
+
+
+def test_producers_subscriptions_and_topics_of_the_system_are_listed() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        member = await world.connect(broker.address)
+        await member.ask(CODE.HEART_BEAT, {}, heartbeat("G", "T"))
+        told = loaded(await client.ask(CODE.GET_ALL_PRODUCER_INFO))["data"]
+        [maker] = told["makers"]
+        assert maker["clientId"] == "me"
+        assert maker["remoteIP"] == member.endpoint._transport.get_extra_info("sockname")[0]
+        assert abs(maker["lastUpdateTimestamp"] - broker._runtime.now_ms()) < 1000
+        ask = CODE.QUERY_SUBSCRIPTION_BY_CONSUMER
+        told = loaded(await client.ask(ask, {"topic": "T", "group": "G"}))
+        assert (told["group"], told["topic"]) == ("G", "T")
+        assert told["subscriptionData"]["subString"] == "*"
+        told = loaded(await client.ask(ask, {"topic": "T", "group": "none"}))
+        assert told["subscriptionData"] is None
+        names = loaded(await client.ask(CODE.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))["topicList"]
+        assert {"SELF_TEST_TOPIC", "SCHEDULE_TOPIC_XXXX", "DefaultCluster"} <= set(names)
+        assert "T" not in names
+        await broker.close()
+
+    run(body)
+
+
+def test_several_topics_and_groups_are_made_by_one_request() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        rows = [
+            {"topicName": "A", "readQueueNums": 2, "writeQueueNums": 3, "perm": 4},
+            {"topicName": "B", "attributes": {"+message.type": "FIFO"}, "order": True},
+        ]
+
+        async def make(code: int, name: str, values: list[dict[str, Any]]) -> int:
+            return (await client.ask(code, {}, json.dumps({name: values}).encode())).code
+
+        topics = CODE.UPDATE_AND_CREATE_TOPIC_LIST, "topicConfigList"
+        groups = CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, "groupConfigList"
+        assert await make(*topics, rows) == 0
+        first, second = broker.context.topics.get("A"), broker.context.topics.get("B")
+        assert first is not None
+        assert second is not None
+        assert (first.read_queues, first.write_queues, first.perm) == (2, 3, 4)
+        assert (second.attributes["message.type"], second.order) == ("FIFO", True)
+        for bad in ({"topicName": "bad name"}, {"topicName": "C", "perm": 9}, {}, "C"):
+            assert await make(*topics, [{"topicName": "D"}, bad]) == 29  # type: ignore[list-item] # wrong on purpose
+        assert broker.context.topics.get("D") is None, "all or none"
+        both = [{"groupName": "g1", "retryMaxTimes": 3}, {"groupName": "g2"}]
+        assert await make(*groups, both) == 0
+        made = broker.context.groups.get("g1")
+        assert made is not None
+        assert made.retry_max == 3
+        assert await make(*groups, [{"groupName": "g3"}, {"groupName": ""}]) == 29
+        assert broker.context.groups.get("g3") is None
+        await broker.close()
+
+    run(body)
+
+
+RESET = {"topic": "T", "group": "G", "queueId": 0}
+
+
+@pytest.mark.parametrize(
+    ("ext", "code", "word"),
+    [
+        ({"offset": 4}, 29, "offset 4 is outside queue 0 of T, whose messages have 0 to 2"),
+        ({"offset": 2**62}, 29, "outside"),
+        ({"offset": 1, "queueId": -1}, 29, "needs a queue"),
+        ({"offset": 0, "queueId": 9}, 29, "out of range"),
+        ({"offset": 0, "topic": "none"}, 17, "none"),
+        ({"offset": 0, "group": "none"}, 26, "none"),
+    ],
+)
+def test_a_reset_outside_the_queue_changes_nothing(
+    ext: dict[str, Any], code: int, word: str
+) -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        answer = await client.ask(CODE.INVOKE_BROKER_TO_RESET_OFFSET, RESET | ext)
+        assert answer.code == code
+        assert word in (answer.remark or "")
+        assert await client.committed() == 1
+        for offset in (0, 3, 2):  # the whole queue is inside, and its end
+            reset = await client.ask(CODE.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"offset": offset})
+            assert reset.code == 0
+            assert await client.committed() == offset
+        await broker.close()
+
+    run(body)
+
+
+def test_a_group_gets_the_offsets_of_another_also_back_and_follows() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        for queue, offset in ((0, 3), (1, 1)):
+            assert (await client.commit(offset, "H", "T", queue)).code == 0
+        member = await world.connect(broker.address)
+        await member.ask(CODE.HEART_BEAT, {}, heartbeat("H", "T"))
+        ext = {"srcGroup": "G", "destGroup": "H", "topic": "T"}
+        loaded(await client.ask(CODE.CLONE_GROUP_OFFSET, ext))
+        assert await client.committed("H") == 1
+        assert await client.committed("H", queue=1) == 1, "G has no offset there"
+        moved = await member.pull(3, consumerGroup="H")
+        assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "1")
+        every = {"srcGroup": "H", "destGroup": "G"}
+        loaded(await client.ask(CODE.CLONE_GROUP_OFFSET, every))
+        assert await client.committed("G", queue=1) == 1
+        for wrong, code in (
+            ({"destGroup": "none"}, 26),
+            ({"srcGroup": "none"}, 22),
+            ({"topic": "none"}, 22),
+            ({"destGroup": "G"}, 29),
+        ):
+            assert (await client.ask(CODE.CLONE_GROUP_OFFSET, {**ext, **wrong})).code == code
+        await member.ask(CODE.HEART_BEAT, {}, heartbeat("H", "U"))
+        back = {"srcGroup": "H", "destGroup": "G", "topic": "T"}
+        assert (await client.ask(CODE.CLONE_GROUP_OFFSET, back)).code == 22, "H reads T no more"
+        assert (await client.ask(CODE.CLONE_GROUP_OFFSET, back | {"offline": "true"})).code == 0
+        await broker.close()
+
+    run(body)
+
+
+def test_a_message_is_handed_to_a_consumer_and_its_answer_passed_on() -> None:
+    asked: list[Command] = []
+
+    def heard(endpoint: Endpoint, command: Command) -> None:
+        if command.code == CODE.CONSUME_MESSAGE_DIRECTLY:
+            command.body = bytes(command.body)
+            asked.append(command)
+            endpoint.send(command.reply(body=b'{"consumeResult":"CR_SUCCESS"}'))
+
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        sent = await client.send(b"again", queue=1)
+        member = await world.connect(broker.address, heard)
+        await member.ask(CODE.HEART_BEAT, {}, heartbeat("G", "T"))
+        ext = {"consumerGroup": "G", "clientId": "me", "msgId": sent.ext["msgId"], "topic": "T"}
+        answer = await client.ask(CODE.CONSUME_MESSAGE_DIRECTLY, ext)
+        assert bytes(answer.body) == b'{"consumeResult":"CR_SUCCESS"}'
+        [question] = asked
+        assert question.ext["brokerName"] == "broker-a"
+        assert b"again" in question.body
+        for wrong, code in (
+            ({"clientId": "you"}, 1),
+            ({"consumerGroup": "none"}, 1),
+            ({"msgId": "00" * 16}, 0),
+            ({"msgId": "0" * 31 + "1"}, 1),
+            ({"msgId": "what"}, 29),
+        ):
+            answer = await client.ask(CODE.CONSUME_MESSAGE_DIRECTLY, {**ext, **wrong})
+            assert answer.code == code, (wrong, answer.remark)
+        await broker.close()
+
+    run(body)
+
+
+def test_members_are_asked_for_their_offsets() -> None:
+    def heard(endpoint: Endpoint, command: Command) -> None:
+        if command.code == CODE.GET_CONSUMER_STATUS_FROM_CLIENT:
+            assert command.ext == {"topic": "T", "group": "G"}
+            table = fastjson.dumps_mq_map({at(0): 2})
+            endpoint.send(command.reply(body=b'{"messageQueueTable":' + table + b"}"))
+
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        ext = {"topic": "T", "group": "G"}
+        ask = CODE.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+        assert (await client.ask(ask, ext)).code == 206
+        for name, hears in (("me", heard), ("deaf", lambda *_: None)):
+            member = await world.connect(broker.address, hears)
+            await member.ask(CODE.HEART_BEAT, {}, heartbeat("G", "T", client_id=name))
+        told = loaded(await client.ask(ask, ext))["consumerTable"]
+        assert list(told) == ["me"]
+        assert list(told["me"].values()) == [2]
+        assert (await client.ask(ask, ext | {"clientAddr": "deaf"})).code == 207
+        assert list(loaded(await client.ask(ask, ext | {"clientAddr": "me"}))["consumerTable"]) == [
+            "me"
+        ]
+        assert (await client.ask(ask, ext | {"clientAddr": "you"})).code == 1
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("code", sorted(REASONS))
+def test_what_is_not_served_is_refused_by_name_with_the_reason(code: RequestCode) -> None:
+    async def body(world: World) -> None:
+        broker = await world.broker()
+        nameserver = await world.nameserver()
+        for address in (broker.address, nameserver):
+            client = await world.connect(address)
+            answer = await client.ask(code, {"topic": "T"}, b"{}")
+            assert answer.code == 3
+            assert answer.remark == refusal(code)
+        await broker.close()
+
+    assert code not in HEADERS
+    assert refusal(code).startswith(f"{code.name} ({int(code)}) is not supported: ")
+    run(body)
