@@ -28,6 +28,7 @@ from saturnmq.client.consumer import pull_consumer, push_consumer, simple_consum
 from saturnmq.client.consumer.consuming import SUSPEND_S
 from saturnmq.client.consumer.listening import Listener, OneListener
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S
+from saturnmq.client.consumer.own_offsets import OwnOffsetStore
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
@@ -253,6 +254,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         max_cached_messages: int = 16384,
         max_cached_bytes: int = 32 << 20,
         verify_crc: bool = True,
+        offset_store: OwnOffsetStore | None = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
@@ -270,6 +272,8 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
             are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
+        offset_store: keeps the offsets in place of the brokers: `load(queue)` says one or None,
+            `save(offsets)` keeps a dict of them; `async` methods or plain ones
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -288,6 +292,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
                 max_cached_messages=max_cached_messages,
                 max_cached_bytes=max_cached_bytes,
                 verify_crc=verify_crc,
+                offset_store=offset_store,
                 client_id=client_id,
                 on_error=on_error,
                 runtime=runtime,
@@ -327,6 +332,24 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         at the next commit() or, with auto_commit, at the next poll().
         """
         self._call(lambda: self._target.seek(queue, offset))
+
+    def seek_to(self, queue: MessageQueue, place: str | int) -> int:
+        """As seek(), to "first" or "last", the ends of the queue, or to the first message stored at
+        a time in ms or later; returns the offset.
+        """
+        return self._wait(self._target.seek_to(queue, place))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """poll() gives no messages of these queues until resume(), or until they come anew."""
+        self._call(lambda: self._target.pause(queues))
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """poll() gives messages of these queues again."""
+        self._call(lambda: self._target.resume(queues))
+
+    def paused(self) -> list[MessageQueue]:
+        """The queues that are paused."""
+        return self._call(self._target.paused)
 
     def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset of `queue` on the broker; None if there is none."""

@@ -16,11 +16,10 @@ from collections import deque
 from typing import Literal
 
 from saturnmq.client.core import ClientCore
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.client.single_send import single_send
 from saturnmq.protocol.ids import UniqueIds
-from saturnmq.protocol.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, WAIT, encode_properties
-from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.topics import GROUP_BYTES_MAX, TRACE_TOPIC, check_topic
+from saturnmq.protocol.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, WAIT
+from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUP_BYTES_MAX, TRACE_TOPIC, check_topic
 from saturnmq.protocol.trace import TraceRecord, bodies_of
 from saturnmq.runtime.errors import RouteNotFound, SaturnError
 
@@ -144,22 +143,15 @@ class Tracer:
             WAIT: "true",
             KEYS: KEY_SEPARATOR.join(keys),
         }
-        ext = {
-            "a": self._sender,
-            "b": self.topic,
-            "c": "TBW102",
-            "d": str(core.default_topic_queues),
-            "e": str(queue.queue_id),
-            "f": "0",
-            "g": str(core.runtime.now_ms()),
-            "h": "0",
-            "i": encode_properties(properties).decode(),
-            "j": "0",
-            "k": "false",
-            "m": "false",
-            "n": queue.broker_name,
-        }
-        command = Command.request(RequestCode.SEND_MESSAGE_V2, ext, body)
+        command = single_send(
+            queue,
+            self._sender,
+            body,
+            properties,
+            born_ms=core.runtime.now_ms(),
+            template=AUTO_CREATE_TOPIC,
+            template_queues=core.default_topic_queues,
+        )
         try:
             await core.invoke(address, command, SEND_S, _STORED)
         except SaturnError:

@@ -72,7 +72,7 @@ class OffsetStore(Protocol):
     ) -> None: ...
 
 
-class _Table:
+class OffsetTable:
     """Offsets in memory; they only rise, except by reset()."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class _Table:
         self.dirty.discard(queue)
 
 
-class RemoteOffsets(_Table):
+class RemoteOffsets(OffsetTable):
     """Offsets on the brokers, one table per group there."""
 
     def __init__(self, core: ClientCore, group: str) -> None:
@@ -211,7 +211,7 @@ class RemoteOffsets(_Table):
             log.debug("offsets wait for %s: %s", address, error)
 
 
-class LocalOffsets(_Table):
+class LocalOffsets(OffsetTable):
     """Offsets of a broadcasting consumer in its own file, `path`; the file `former` counts while
     that is missing.
     """

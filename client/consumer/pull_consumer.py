@@ -26,9 +26,10 @@ from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
+from saturnmq.client.consumer.own_offsets import OwnOffsets, OwnOffsetStore
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
-from saturnmq.client.consumer.starting import Baseline, ask_offset, start_offset
+from saturnmq.client.consumer.starting import Baseline, ask_offset, offset_of, start_offset
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
 from saturnmq.protocol import topics
@@ -88,6 +89,7 @@ class PullConsumer:
         max_cached_messages: int = 16_384,
         max_cached_bytes: int = 32 << 20,
         verify_crc: bool = True,
+        offset_store: OwnOffsetStore | None = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -107,6 +109,8 @@ class PullConsumer:
             are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
+        offset_store: keeps the offsets in place of the brokers: `load(queue)` says one or None,
+            `save(offsets)` keeps a dict of them; `async` methods or plain ones
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -121,7 +125,11 @@ class PullConsumer:
         self.auto_commit = auto_commit
         self.subscriptions: dict[str, Subscription] = {}
         self.baseline = Baseline()
-        self.offsets: OffsetStore = RemoteOffsets(self.core, group)
+        self.offsets: OffsetStore = (
+            RemoteOffsets(self.core, group)
+            if offset_store is None
+            else OwnOffsets(self.core, group, offset_store)
+        )
         self._puller = Puller(
             self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
         )
@@ -132,6 +140,7 @@ class PullConsumer:
         self._held: dict[MessageQueue, AssignedQueue] = {}
         self._polled: dict[MessageQueue, int] = {}  # the end of the polls so far
         self._sought: set[MessageQueue] = set()  # moved by seek(), and not committed since
+        self._paused: set[MessageQueue] = set()
         self._turns: deque[AssignedQueue] = deque()
         self._arrived = asyncio.Event()
         self._polling = False  # the application is waiting in poll()
@@ -249,7 +258,7 @@ class PullConsumer:
         for _ in range(len(self._turns)):
             held = self._turns[0]
             self._turns.rotate(-1)
-            chunk = held.state.take(most)
+            chunk = None if held.queue in self._paused else held.state.take(most)
             if chunk is None:
                 continue
             held.state.finish(chunk)
@@ -309,12 +318,8 @@ class PullConsumer:
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         """Commits the offsets polled so far, or `offsets` (next offset to read), and waits for
         it."""
-        if offsets is None:
-            self._note_polled()
-        else:
-            for queue, offset in offsets.items():
-                self._require(queue)
-                self._note(queue, offset)
+        for queue, offset in (self._polled if offsets is None else offsets).items():
+            self._note(self._require(queue).queue, offset)
         for topic in {queue.topic for queue in self._held}:
             await self.core.route(topic)  # of a queue assigned a moment ago
         await self.offsets.commit(confirm=True)
@@ -327,6 +332,30 @@ class PullConsumer:
             raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
         self._go_to(self._require(queue), offset)
         self._sought.add(queue)
+
+    async def seek_to(self, queue: MessageQueue, place: str | int) -> int:
+        """As seek(), to "first" or "last", the ends of the queue, or to the first message stored at
+        a time in ms or later; returns the offset."""
+        if isinstance(place, str) and place not in ("first", "last"):
+            raise InvalidParameter(f"place {place!r}: give 'first', 'last' or a time in ms")
+        self._require(queue)
+        await self.core.route(queue.topic)
+        offset = await offset_of(self.core, queue, place)
+        self.seek(queue, offset)
+        return offset
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """poll() gives no messages of these queues until resume(), or until they come anew."""
+        self._paused.update(self._require(queue).queue for queue in queues)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """poll() gives messages of these queues again."""
+        self._paused.difference_update(queues)
+        self._arrived.set()
+
+    def paused(self) -> list[MessageQueue]:
+        """The queues that are paused."""
+        return sorted(self._paused)
 
     def _go_to(self, held: AssignedQueue, offset: int) -> None:
         held.state.reset(offset)
@@ -408,6 +437,7 @@ class PullConsumer:
         self._turns.remove(held)
         self._polled.pop(queue, None)
         self._sought.discard(queue)
+        self._paused.discard(queue)
 
     def held_queues(self) -> list[MessageQueue]:
         """The queues as rebalance sees them."""
@@ -432,8 +462,9 @@ class PullConsumer:
     # -- what ClientCore asks -----------------------------------------------------------------
     def heartbeat_data(self) -> dict[str, Any]:
         """This group's entry of a heartbeat."""
-        subscriptions = self.subscriptions.values()
-        return heartbeat_entry(self.group, subscriptions, self.consume_from, push=False)
+        return heartbeat_entry(
+            self.group, self.subscriptions.values(), self.consume_from, push=False
+        )
 
     def on_ids_changed(self) -> None:
         """The group's members changed."""

@@ -88,11 +88,17 @@ async def start_offset(
         or not baseline.is_older(queue)
     ):
         return 0  # the first pull corrects it to the minimum
-    if isinstance(consume_from, int):
+    return await offset_of(core, queue, consume_from)
+
+
+async def offset_of(core: ClientCore, queue: MessageQueue, place: str | int) -> int:
+    """The offset of a place in a queue: "first", "last" (its end), or a time in ms."""
+    if isinstance(place, int):
         return await ask_offset(
-            core, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(consume_from)}
+            core, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(place)}
         )
-    return await ask_offset(core, RequestCode.GET_MAX_OFFSET, queue)
+    code = RequestCode.GET_MIN_OFFSET if place == "first" else RequestCode.GET_MAX_OFFSET
+    return await ask_offset(core, code, queue)
 
 
 async def ask_offset(

@@ -365,6 +365,14 @@ def pull_consumers(pull: PullConsumer, queue: MessageQueue) -> None:
     pull.commit([queue])  # wrong: PullConsumer.commit
     pull.seek(queue, 7)  # right: PullConsumer.seek
     pull.seek("orders", 7)  # wrong: PullConsumer.seek
+    number(pull.seek_to(queue, "first"))  # right: PullConsumer.seek_to
+    pull.seek_to("orders", "first")  # wrong: PullConsumer.seek_to
+    pull.pause([queue])  # right: PullConsumer.pause
+    pull.pause("orders")  # wrong: PullConsumer.pause
+    pull.resume([queue])  # right: PullConsumer.resume
+    pull.resume("orders")  # wrong: PullConsumer.resume
+    queues(pull.paused())  # right: PullConsumer.paused
+    nothing(pull.paused())  # wrong: PullConsumer.paused
     print(pull.committed(queue))  # right: PullConsumer.committed
     pull.committed("orders")  # wrong: PullConsumer.committed
     number(pull.lag(queue))  # right: PullConsumer.lag
@@ -593,6 +601,14 @@ async def aio_pull_consumers(pull: aio.PullConsumer, queue: MessageQueue) -> Non
     await pull.commit([queue])  # wrong: aio.PullConsumer.commit
     pull.seek(queue, 7)  # right: aio.PullConsumer.seek
     pull.seek("orders", 7)  # wrong: aio.PullConsumer.seek
+    number(await pull.seek_to(queue, "first"))  # right: aio.PullConsumer.seek_to
+    await pull.seek_to("orders", "first")  # wrong: aio.PullConsumer.seek_to
+    pull.pause([queue])  # right: aio.PullConsumer.pause
+    pull.pause("orders")  # wrong: aio.PullConsumer.pause
+    pull.resume([queue])  # right: aio.PullConsumer.resume
+    pull.resume("orders")  # wrong: aio.PullConsumer.resume
+    queues(pull.paused())  # right: aio.PullConsumer.paused
+    nothing(pull.paused())  # wrong: aio.PullConsumer.paused
     print(await pull.committed(queue))  # right: aio.PullConsumer.committed
     await pull.committed("orders")  # wrong: aio.PullConsumer.committed
     number(await pull.lag(queue))  # right: aio.PullConsumer.lag

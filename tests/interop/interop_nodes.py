@@ -66,9 +66,9 @@ def why_not() -> str | None:
     return None
 
 
-def _cache() -> Path:
+def _cache(name: str = f"rocketmq-{VERSION}") -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "saturnmq" / f"rocketmq-{VERSION}"
+    return Path(home) / "saturnmq" / name
 
 
 def rocketmq_jars() -> Path:
@@ -78,13 +78,27 @@ def rocketmq_jars() -> Path:
         if not list(Path(given).glob("rocketmq-broker-*.jar")):
             raise Unavailable(f"{LIB_VARIABLE} is {given!r}, which holds no rocketmq-broker jar")
         return Path(given)
-    cache = _cache()
+    return fetched(_cache(), "pom.xml")
+
+
+def client_jars(version: str) -> Path:
+    """The directory of the jars of RocketMQ's client of this version."""
+    if version == VERSION:
+        return rocketmq_jars()
+    cache = _cache(f"rocketmq-client-{version}")
+    return fetched(cache, "pom-client.xml", f"-Drocketmq.version={version}")
+
+
+def fetched(cache: Path, pom: str, *options: str) -> Path:
+    """`cache`, with the jars that `pom` names: fetched by Maven once, then kept."""
     if cache.is_dir():
         return cache
+    if shutil.which("mvn") is None:
+        raise Unavailable("no `mvn` on the path to fetch jars with")
     cache.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=cache.parent) as fresh:
         jars = Path(fresh) / "jars"
-        command = ["mvn", "-q", "-B", "-f", str(Path(__file__).with_name("pom.xml"))]
+        command = ["mvn", "-q", "-B", "-f", str(Path(__file__).with_name(pom)), *options]
         command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
         command += [f"-DoutputDirectory={jars}"]
         try:
@@ -92,10 +106,10 @@ def rocketmq_jars() -> Path:
                 command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_S
             )
         except subprocess.TimeoutExpired:
-            raise Unavailable(f"Maven had not fetched RocketMQ after {DOWNLOAD_S:.0f} s") from None
+            raise Unavailable(f"Maven had not fetched the jars after {DOWNLOAD_S:.0f} s") from None
         if done.returncode:
             last = (done.stdout + done.stderr).strip().splitlines()[:1]
-            raise Unavailable(f"Maven could not fetch RocketMQ: {''.join(last)}")
+            raise Unavailable(f"Maven could not fetch the jars: {''.join(last)}")
         jars.rename(cache)
     return cache
 

@@ -266,6 +266,8 @@ class WorldCore:
             return cmd.reply()
         if cmd.code == 30:
             return cmd.reply(ext={"offset": str(len(world.frames[queue]))})
+        if cmd.code == 31:
+            return cmd.reply(ext={"offset": str(world.first_kept)})
         if cmd.code == 29:
             return cmd.reply(ext={"offset": "1"})
         return cmd.reply(3, f"code {cmd.code}")

@@ -50,8 +50,8 @@ MEMBERS = {
         send_encoded send_oneway start
     """,
     "PullConsumer": """
-        assign assignment auto_commit close commit committed consume_from group lag poll position
-        seek start subscribe
+        assign assignment auto_commit close commit committed consume_from group lag pause paused
+        poll position resume seek seek_to start subscribe
     """,
     "PushConsumer": "broadcasting close consume_from group ordered start subscribe unsubscribe",
     "ReceivedMessage": """

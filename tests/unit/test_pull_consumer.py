@@ -461,3 +461,51 @@ def test_a_consumer_looks_so_often_who_the_members_are(
             assert all(each < 0.2 or each.is_integer() for each in rounds), rounds
 
     world.run(main)
+
+
+def test_a_paused_queue_gives_nothing_until_it_goes_on() -> None:
+    world = backlog(8, queues=2)
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q0, Q1])
+        async with made:
+            made.pause([Q0])
+            assert made.paused() == [Q0]
+            await world.runtime.sleep(1.0)
+            polled = [await made.poll(0.1) for _ in range(3)]
+            assert [[message.queue for message in each] for each in polled] == [[Q1] * 4, [], []]
+            waiting = asyncio.ensure_future(made.poll(60.0))
+            await world.runtime.sleep(1.0)
+            made.resume([Q0])
+            messages = await asyncio.wait_for(waiting, 0.1)
+            assert ([message.queue for message in messages], made.paused()) == ([Q0] * 4, [])
+            made.pause([Q0])
+            made.assign([Q1])
+            assert made.paused() == []
+            with pytest.raises(InvalidParameter, match="not assigned"):
+                made.pause([Q0])
+
+    world.run(main)
+
+
+def test_a_queue_is_sought_by_its_ends_and_by_time() -> None:
+    world = backlog(10)
+
+    async def main() -> None:
+        made = puller(world)
+        made.assign([Q0])
+        async with made:
+            assert offsets(await made.poll()) == list(range(10))
+            assert await made.seek_to(Q0, "first") == 0
+            assert offsets(await made.poll()) == list(range(10))
+            assert await made.seek_to(Q0, "last") == 10
+            assert await made.poll(0.1) == []
+            sought = await made.seek_to(Q0, 0)
+            assert offsets(await made.poll()) == list(range(sought, 10))
+            with pytest.raises(InvalidParameter, match="give 'first', 'last' or a time"):
+                await made.seek_to(Q0, "middle")
+            with pytest.raises(InvalidParameter, match="not assigned"):
+                await made.seek_to(Q1, "first")
+
+    world.run(main)

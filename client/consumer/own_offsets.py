@@ -1,0 +1,80 @@
+"""Offsets of a pull consumer that the application keeps itself: in its database, beside the results
+of the messages, so that both are written together or not at all.
+
+The brokers learn nothing of them: tools show no lag of the group, and an operator's reset moves
+only consumers that are online.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from saturnmq.client.consumer.offset_store import OffsetTable
+from saturnmq.client.core import ClientCore
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.runtime.errors import InvalidParameter, OffsetsNotSaved
+
+
+class OwnOffsetStore(Protocol):
+    """The interface of an `offset_store`. `async` methods run on the client's loop, others
+    in a thread; calls of one consumer's `save` never overlap."""
+
+    def load(self, queue: MessageQueue) -> int | Awaitable[int | None] | None:
+        """The offset of the next message to consume; None if the queue was never consumed."""
+
+    def save(self, offsets: Mapping[MessageQueue, int]) -> Awaitable[None] | None:
+        """Keep these offsets; the others stay as they are."""
+
+
+class OwnOffsets(OffsetTable):
+    """The table of offsets over the application's store."""
+
+    def __init__(self, core: ClientCore, group: str, store: OwnOffsetStore) -> None:
+        super().__init__()
+        self._core = core
+        self._group = group
+        self._store = store
+        self._saving = asyncio.Lock()
+
+    async def load(
+        self, queue: MessageQueue, *, stored_only: bool = False, begins: bool = False
+    ) -> int | None:
+        """The offset in the application's store; whatever that raises is raised."""
+        offset = await self._call(self._store.load, queue)
+        if offset is not None and (not isinstance(offset, int) or offset < 0):
+            raise InvalidParameter(
+                f"offset_store.load says {offset!r} for {queue}: it must say an offset from 0 on, "
+                "or None"
+            )
+        return offset
+
+    async def commit(
+        self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
+    ) -> None:
+        """Have the changed offsets saved. A failure is reported, and they are saved again with the
+        next ones."""
+        async with self._saving:
+            chosen = self.dirty if queues is None else self.dirty.intersection(queues)
+            changed = {queue: self.offsets[queue] for queue in sorted(chosen)}
+            if not changed:
+                return
+            self.dirty -= changed.keys()
+            try:
+                await self._call(self._store.save, changed)
+            except Exception as error:
+                self.dirty |= changed.keys() & self.offsets.keys()
+                reported = OffsetsNotSaved(
+                    f"group {self._group}: offset_store.save failed: {error!r}; "
+                    f"{len(changed)} offsets are saved later, or their messages come again"
+                )
+                reported.__cause__ = error
+                self._core.report_error(reported)
+
+    async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
+        if inspect.iscoroutinefunction(function):
+            return await function(*args)
+        result = await self._core.runtime.run_blocking(function, *args)
+        return await result if inspect.isawaitable(result) else result

@@ -1,0 +1,105 @@
+"""RocketMQ's own clients, unmodified, at a cluster of ours: an old and a new version, with both
+encodings of headers. Scenarios.java checks what it gets itself."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import interop_nodes
+import pytest
+from cluster_rig import make_topic, running
+from interop_clients import JavaProgram, java_program
+from saturnmq import Admin
+from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.protocol.trace import TraceKind
+from saturnmq.runtime.errors import TopicNotExist
+
+OLD, NEW = "4.9.8", "5.4.0"
+ENCODINGS = ("JSON", "ROCKETMQ")
+SCENARIOS = (
+    *("sync", "async", "oneway", "batch", "large", "delay", "transactions"),
+    *("orderly", "retry", "broadcast", "pull", "lite-subscribe", "lite-assign", "lite-members"),
+    *("namespace", "namespace-v2"),
+)
+TRACED_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    # Producers are asked about open transactions every second, not every 30.
+    settings = Settings(broker_options={"transactionCheckInterval": 1_000})
+    with running(tmp_path_factory.mktemp("clients") / "cluster", settings) as made:
+        yield made
+
+
+@pytest.fixture(
+    scope="module",
+    params=[(version, encoding) for version in (OLD, NEW) for encoding in ENCODINGS],
+    ids="-".join,
+)
+def client(
+    request: pytest.FixtureRequest,
+    cluster: LocalCluster,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, JavaProgram]]:
+    """A name for topics, and the program with one version of the client."""
+    version, encoding = request.param
+    try:
+        jars = interop_nodes.client_jars(version)
+    except interop_nodes.Unavailable as problem:
+        pytest.skip(str(problem))
+    home = tmp_path_factory.mktemp("java")
+    # A member that starts may learn of its retry topic between two rebalances, 20 s apart.
+    options = ["-Drocketmq.client.rebalance.waitInterval=2000"]
+    options += [f"-Drocketmq.serialize.type={encoding}", f"-Drocketmq.client.logRoot={home}"]
+    nameserver = cluster.nameservers[0]
+    with java_program(
+        jars, "Scenarios.java", nameserver, log=home / "java.log", options=options
+    ) as program:
+        yield f"{version.replace('.', '-')}-{encoding}", program
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_java_client_does_what_it_does_with_rocketmq(
+    cluster: LocalCluster, client: tuple[str, JavaProgram], scenario: str, figures: Counter[str]
+) -> None:
+    name, program = client
+    if scenario == "namespace-v2" and name.startswith("4"):
+        pytest.skip("clients before 5.0 have no such namespaces")
+    topic = f"{name}-{scenario}"
+    # A namespace is part of the names that the broker sees.
+    make_topic(cluster, f"space%{topic}" if scenario == "namespace" else topic, 4)
+    answer = program.tell(scenario, topic)
+    assert answer.startswith("ok "), answer
+    figures["scenarios of Java clients"] += 1
+
+
+@pytest.mark.timeout(120)
+def test_the_traces_of_a_java_client_are_read(
+    cluster: LocalCluster, client: tuple[str, JavaProgram]
+) -> None:
+    name, program = client
+    topic = make_topic(cluster, f"{name}-trace", 4)
+    answer = program.tell("trace", topic)
+    assert answer.startswith("ok "), answer
+    message_id = answer.split()[1]
+    with Admin(cluster.nameservers[0]) as admin:
+        deadline = time.monotonic() + TRACED_S
+        while True:
+            try:
+                records = admin.message_trace(message_id)
+            except TopicNotExist:
+                records = []
+            if len(records) >= 3 or time.monotonic() > deadline:
+                break
+    assert [record.kind for record in records] == [
+        *(TraceKind.PUB, TraceKind.SUB_BEFORE, TraceKind.SUB_AFTER)
+    ]
+    pub, before, after = records
+    assert {record.group for record in records} == {topic}
+    assert (pub.topic, pub.tags, pub.keys) == (topic, "tag", "trace-key")
+    assert (before.request_id, before.keys) == (after.request_id, "trace-key")
+    assert all(record.success for record in records)

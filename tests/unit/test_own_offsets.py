@@ -1,0 +1,123 @@
+"""Offsets that the application keeps: where a pull consumer begins, and what it has saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from consumer_world import Q0, Q1, World, puller
+from saturnmq import Message, MessageQueue, Producer, PullConsumer
+from saturnmq.runtime.errors import InvalidParameter, OffsetsNotSaved, SaturnError
+from served_rig import served
+
+
+class Shelf:
+    """A store that runs in threads."""
+
+    def __init__(self, offsets: dict[MessageQueue, int] | None = None) -> None:
+        self.offsets = offsets or {}
+        self.saves: list[dict[MessageQueue, int]] = []
+        self.fails = False
+
+    def load(self, queue: MessageQueue) -> int | None:
+        return self.offsets.get(queue)
+
+    def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        if self.fails:
+            raise OSError("no room")
+        self.saves.append(dict(offsets))
+        self.offsets.update(offsets)
+
+
+class AsyncShelf(Shelf):
+    """A store that runs on the loop."""
+
+    async def load(self, queue: MessageQueue) -> int | None:  # type: ignore[override]
+        return super().load(queue)
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:  # type: ignore[override]
+        super().save(offsets)
+
+
+def filled(queues: int = 2) -> World:
+    world = World(queues=queues)
+    for n in range(10 * queues):
+        world.send(n % queues, b"x")
+    return world
+
+
+@pytest.mark.parametrize("shelf", [Shelf({Q0: 7}), AsyncShelf({Q0: 7})], ids=["plain", "async"])
+def test_a_consumer_begins_and_ends_where_the_store_says(shelf: Shelf) -> None:
+    world = filled()
+
+    async def main() -> None:
+        made = puller(world, offset_store=shelf, auto_commit=False)
+        made.assign([Q0, Q1])
+        async with made:
+            got: dict[MessageQueue, list[int]] = {Q0: [], Q1: []}
+            while sum(map(len, got.values())) < 13:
+                for message in await made.poll():
+                    got[message.queue].append(message.queue_offset)
+            assert got == {Q0: [7, 8, 9], Q1: list(range(10))}
+            assert shelf.saves == []
+            await made.commit({Q0: 8})
+            assert (shelf.saves, await made.committed(Q0)) == ([{Q0: 8}], 8)
+            made.seek(Q0, 2)
+            await made.commit()
+            assert shelf.offsets == {Q0: 2, Q1: 10}
+        assert world.commits == []
+
+    world.run(main)
+
+
+def test_what_cannot_be_saved_is_reported_and_saved_later() -> None:
+    world, shelf = filled(1), Shelf()
+    reported: list[SaturnError] = []
+
+    async def main() -> None:
+        made = puller(world, offset_store=shelf, on_error=reported.append)
+        made.assign([Q0])
+        async with made:
+            await made.poll()
+            shelf.fails = True
+            await made.commit()
+            [error] = reported
+            assert isinstance(error, OffsetsNotSaved)
+            assert "no room" in str(error)
+            assert shelf.offsets == {}
+            shelf.fails = False
+        assert shelf.offsets == {Q0: 10}
+
+    world.run(main)
+
+
+@pytest.mark.parametrize("offset", [-1, "7"])
+def test_a_store_that_says_nonsense_is_told(offset: Any) -> None:
+    world = filled(1)
+
+    async def main() -> None:
+        made = puller(world, offset_store=Shelf({Q0: offset}))
+        made.assign([Q0])
+        async with made:
+            with pytest.raises(InvalidParameter, match=r"offset_store.load says"):
+                await made.committed(Q0)
+
+    world.run(main)
+
+
+def test_a_group_with_a_store_shares_queues_and_goes_on_there(tmp_path: Path) -> None:
+    shelf = Shelf()
+    with served(tmp_path) as address, Producer("senders", address) as producer:
+        for part in (range(20), range(20, 30)):
+            for n in part:
+                producer.send(Message("t", b"%d" % n))
+            consumer = PullConsumer("g", address, from_beginning=True, offset_store=shelf)
+            consumer.subscribe("t")
+            with consumer:
+                got: list[int] = []
+                while len(got) < len(part):
+                    got += (int(message.body) for message in consumer.poll())
+                assert sorted(got) == list(part)
+        assert sum(shelf.offsets.values()) == 30
