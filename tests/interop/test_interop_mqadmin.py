@@ -1,0 +1,175 @@
+"""RocketMQ's own mqadmin, every command, at a nameserver, a master and a slave of ours: each ends
+in time and prints the truth, or the typed refusal that docs/interop.md has."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+import shutil
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from interop_messages import until
+from interop_nodes import BROKER, CLUSTER, SATURNMQ, Nodes
+from mqadmin_commands import CASES, Case, filled
+from saturnmq import Admin, PushConsumer
+from saturnmq.aio import Admin as AsyncAdmin
+from saturnmq.cli.free_ports import free_block
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+
+DEADLINE_S = 20  # of one command
+ENDLESS_S = 4
+MESSAGES = 8
+TOPICS = '[{"topicName":"listed","readQueueNums":2,"writeQueueNums":2,"perm":6}]'
+GROUPS = '[{"groupName":"listed","retryMaxTimes":3}]'
+
+Tell = Callable[..., str]
+
+
+@contextmanager
+def java_side(jars: Path, nameserver: str, home: Path) -> Iterator[Tell]:
+    """AdminCommands.java, told by words; each line is answered by one."""
+    if shutil.which("javac") is None:
+        pytest.skip("no `javac` on the path to run RocketMQ's tools with")
+    program = str(Path(__file__).with_name("AdminCommands.java"))
+    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    command += ["-Djava.security.manager=allow", f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
+    command += ["-cp", f"{jars}/*", program, nameserver]
+    with (
+        open(home / "java.log", "w") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None
+        assert process.stdout is not None
+        lines, answers = process.stdin, process.stdout
+
+        def tell(*words: str) -> str:
+            print("\t".join(words), file=lines, flush=True)
+            said = next(each for each in answers if each.startswith("> "))
+            answer = said.removeprefix("> ").rstrip("\n")
+            assert not answer.startswith("failed "), answer
+            return answer
+
+        try:
+            yield tell
+        finally:
+            process.kill()  # threads of its tools keep it alive
+
+
+@pytest.fixture
+def places(nodes: Nodes, tmp_path: Path) -> dict[str, str]:
+    """A master and its slave, in sync, with topics and groups; their addresses."""
+    ports = free_block("127.0.0.1", 8)
+    settings = {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
+    master = nodes.broker(SATURNMQ, tmp_path / "m", ports + 2, settings)
+    settings = {"brokerRole": "SLAVE", "brokerId": 1}
+    slave = nodes.broker(SATURNMQ, tmp_path / "s", ports + 6, settings)
+    nameserver = nodes.nameserver(SATURNMQ)
+    asyncio.run(until_in_sync(nameserver))
+    with Admin(nameserver) as admin:
+        for topic, queues in (("orders", 4), ("chat", 2), ("RMQ_SYS_TRACE_TOPIC", 1)):
+            admin.create_topic(topic, queues=queues)
+        admin.create_group("readers")
+    (nodes.home / "topics.json").write_text(TOPICS)
+    (nodes.home / "groups.json").write_text(GROUPS)
+    return {
+        "nameserver": nameserver,
+        "cluster": CLUSTER,
+        "broker": BROKER,
+        "master": master.address,
+        "slave": slave.address,
+        "home": str(nodes.home),
+    }
+
+
+async def until_in_sync(nameserver: str) -> None:
+    async with AsyncAdmin(nameserver) as admin:
+
+        async def is_so() -> bool:
+            return any(not each.is_master and each.in_sync for each in await admin.replicas(BROKER))
+
+        await until(is_so, "the slave is in sync")
+
+
+async def until_consumed(nameserver: str, group: str) -> None:
+    async with AsyncAdmin(nameserver) as admin:
+
+        async def is_so() -> bool:
+            rows = await admin.group_lag(group, "orders")
+            return len(rows) == 4 and all(row.committed == row.end == 2 for row in rows)
+
+        await until(is_so, f"{group} has consumed all")
+
+
+def problem(case: Case, tell: Tell, values: dict[str, str]) -> str | None:
+    """What is wrong with the answer to a command; `last` becomes the last message id in it."""
+    seconds = ENDLESS_S if case.endless else DEADLINE_S
+    words = filled(case.words, values).split(" ")
+    state, _, told = tell("run", str(seconds), *words).partition(" ")
+    text = base64.b64decode(told).decode()
+    lines = [line for line in text.splitlines() if "|-" not in line]  # of logback
+    text = "\n".join(lines)
+    if ids := re.findall(r"\b[0-9A-F]{32,}\b", text):
+        values["last"] = ids[-1]
+    if state != ("late" if case.endless else "done"):
+        return f"{state} after {seconds} s\n{text}"
+    for pattern in case.patterns:
+        if not re.search(filled(pattern, values, pattern=True), text, re.MULTILINE):
+            return f"no {pattern!r} in\n{text}"
+    return None
+
+
+def test_every_command_of_mqadmin_prints_the_truth_or_a_typed_refusal(
+    nodes: Nodes, jars: Path, places: dict[str, str], figures: Counter[str]
+) -> None:
+    nameserver = places["nameserver"]
+    consumer = PushConsumer(
+        "ours", nameserver, listener_one=lambda _: None, from_beginning=True, client_id="our-reader"
+    )
+    consumer.subscribe("orders")
+    with java_side(jars, nameserver, nodes.home) as tell, consumer:
+        known = set(tell("commands").split(" "))
+        assert known == {case.command for case in CASES}
+        reader = tell("consume", "readers", "orders")
+        maker, *ids = tell("produce", "makers", "orders", str(MESSAGES)).split(" ")
+        for group in ("readers", "ours"):
+            asyncio.run(until_consumed(nameserver, group))
+        values = places | {
+            "reader": reader,
+            "maker": maker,
+            "ours": "our-reader",
+            "id": ids[0],
+            "unique": ids[1],
+            "unique-3": ids[7],
+        }
+        problems = [(case.words, found) for case in CASES if (found := problem(case, tell, values))]
+    shown = "\n\n".join(f"=== {words}\n{found}" for words, found in problems)
+    assert not problems, f"{len(problems)} of {len(CASES)} calls of mqadmin are wrong\n{shown}"
+    check_exported(nodes.home / "exported")
+    figures["commands of mqadmin"] += len(known)
+
+
+def check_exported(directory: Path) -> None:
+    """The files that the export commands wrote have what the cluster had."""
+
+    def read(name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((directory / name).read_text())
+        return found
+
+    metadata = read("metadata.json")
+    assert metadata["topicConfigTable"]["orders"]["readQueueNums"] == 4
+    assert "SELF_TEST_TOPIC" not in metadata["topicConfigTable"]
+    assert metadata["subscriptionGroupTable"]["readers"]["retryMaxTimes"] == 16
+    [settings] = read("configs.json")["brokerConfigs"].values()
+    assert settings["brokerRole"] == "SYNC_MASTER"
+    assert BROKER in read("metrics.json")["evaluateReport"]

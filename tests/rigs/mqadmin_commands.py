@@ -1,0 +1,243 @@
+"""Every command of RocketMQ 5.4.0's mqadmin, with what it must print at a cluster of ours.
+
+`tests/interop/test_interop_mqadmin.py` runs them all, in this order, and docs/interop.md has the
+table that `table` makes of them. In a line and in its patterns `<name>` stands for a value of the
+run, such as `<master>` for the master's address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.refusals import REASONS, refusal
+
+_C = RequestCode
+WORKS, REFUSED, LOCAL = "works", "not supported", "asks no server"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of mqadmin: its words, and patterns that its output must have."""
+
+    words: str
+    patterns: tuple[str, ...]
+    answer: str = WORKS
+    note: str = ""
+    """The verb of `saturnmq` that does the same, or the reason."""
+    endless: bool = False
+    """The command repeats itself until it is stopped."""
+
+    @property
+    def command(self) -> str:
+        return self.words.split(" ", 1)[0]
+
+
+def works(words: str, *patterns: str, verb: str = "", endless: bool = False) -> Case:
+    note = f"`saturnmq {verb}`" if verb else "-"
+    return Case(words, patterns, WORKS, note, endless)
+
+
+def also(words: str, *patterns: str) -> Case:
+    """Another call of a command that is in the table already."""
+    return Case(words, patterns)
+
+
+def refused(words: str, code: RequestCode) -> Case:
+    """RocketMQ's tool must print the typed error with its remark."""
+    return Case(words, (r"CODE: 3\b", re.escape(refusal(code))), REFUSED, REASONS[code])
+
+
+def local(words: str, pattern: str, reason: str) -> Case:
+    return Case(words, (pattern,), LOCAL, reason)
+
+
+CASES = (
+    # what is there, before anything is changed
+    works("topicRoute -t orders", '"brokerName":"<broker>"', '"readQueueNums":4', '0:"<master>"',
+          '1:"<slave>"', verb="topic describe"),
+    also("topicRoute -t orders -l", r"<cluster> +<broker> .* 4 +4 +6 "),
+    works("topicStatus -t orders", *(rf"<broker> +{n} +0 +2 " for n in range(4)),
+          verb="topic describe"),
+    works("topicClusterList -t orders", "^<cluster>$", verb="topic describe"),
+    works("topicList", "^orders$", "^%RETRY%readers$", verb="topic list"),
+    also("topicList -c", r"<cluster> +orders +readers"),
+    works("clusterList", r"<broker> +0 +<master> +V5_4_0 .* true", r"<broker> +1 +<slave> .* true",
+          verb="admin status"),
+    also("clusterList -m", r"<broker> +0 +0 +\d+ +\d+"),
+    works("brokerStatus -c <cluster>", r"<master> +brokerRole +: SYNC_MASTER",
+          r"<slave> +brokerRole +: SLAVE", r"<master> +msgPutTotalTodayNow +: [1-9]",
+          verb="admin status"),
+    also("brokerStatus -b <slave>", r"brokerRole +: SLAVE"),
+    works("haStatus -b <master>", r"#SlaveNum\s+1", r"#InSyncSlaveNum\s+1", r"<slave> .* OK",
+          verb="admin replicas"),
+    works("getBrokerEpoch -b <broker>", "#brokerAddr\\s+<master>", "#brokerAddr\\s+<slave>",
+          r"EpochEntry\{epoch=\d+, startOffset=0, endOffset=[1-9]", verb="admin replicas --json"),
+    works("getSyncStateSet -a <nameserver> -b <broker>", "#SyncStateSetNums\\s+2",
+          "brokerAddress='<slave>', alive=true", verb="admin replicas"),
+    works("getControllerMetaData -a <nameserver>", "#ControllerLeaderAddress\\s+<nameserver>"),
+    works("getControllerConfig -a <nameserver>", r"listenPort +=  \d+"),
+    works("getNamesrvConfig", r"scanNotActiveBrokerInterval +=  5000"),
+    works("getBrokerConfig -b <master>", r"brokerName +=  <broker>", r"inSyncReplicas +=  2"),
+    also("getBrokerConfig -c <cluster>", "Master: <master>", "Slave: <slave>"),
+    works("producer -b <master>", r"group \(makers\) instance : clientId=<maker>,remoteIP=127"),
+    works("producerConnection -g makers -t orders", "<maker> +127.0.0.1:\\d+ +JAVA +V5_4_0"),
+    works("consumerConnection -g readers", "<reader> +127.0.0.1:\\d+ +JAVA +V5_4_0", r"orders +\*",
+          "CONSUME_FROM_FIRST_OFFSET", verb="group describe"),
+    works("consumerProgress -g readers", *(rf"orders +<broker> +{n} +2 +2 " for n in range(4)),
+          "Consume Diff Total: 0", verb="group lag"),
+    also("consumerProgress", r"^readers +1 +V5_4_0 +PUSH +CLUSTERING"),
+    works("consumerStatus -g readers", "<reader>", "Rebalance OK", verb="group describe"),
+    also("consumerStatus -g readers -i <reader> -s", "#Consumer MQ Detail#",
+         r"orders +<broker> +0 ", "#Consumer jstack#"),
+    also("consumerStatus -g ours", "<ours>"),
+    works("getConsumerConfig -g readers", r"groupName +=  readers", r"retryMaxTimes +=  16",
+          verb="group describe"),
+    works("brokerConsumeStats -b <master>", *(rf"orders +readers +<broker> +{n} +2 +2 +0 "
+                                             for n in range(4)),
+          "Diff Total: 0", verb="group lag"),
+    works("statsAll -t orders", r"orders +readers +0 +\d+\.\d\d +\d+\.\d\d +8 +8",
+          verb="group lag"),
+    works("queryCq -t orders -q 0 -i 0 -c 5 -b <master>", "max: 2, min: 0", "idx: 1$",
+          "physicOffset=\\d+, physicSize=[1-9]"),
+    works("allocateMQ -t orders -i 10.0.0.1,10.0.0.2", '"10.0.0.1":\\[\\{"brokerName":"<broker>"'),
+    # messages
+    works("queryMsgById -t orders -i <id>", "Queue Offset: +0", r"Keys: +\[key-0\]",
+          "consumerGroup=readers, trackType=CONSUMED", verb="message find --id"),
+    also("queryMsgById -t orders -i <id> -g readers -d <reader>", "consumeResult=CR_SUCCESS"),
+    also("queryMsgById -t orders -i <id> -g ours -d <ours>", "consumeResult=CR_SUCCESS"),
+    works("queryMsgByKey -t orders -k key-3", r"^<unique-3> +\d +0 ", verb="message find --key"),
+    works("queryMsgByUniqueKey -t orders -i <unique>", r"Keys: +\[key-0\]",
+          "trackType=CONSUMED", verb="message find --id"),
+    works("queryMsgByOffset -t orders -b <broker> -i 0 -o 1", "Queue Offset: +1", "Queue ID: +0",
+          verb="message find --offset"),
+    works("printMsg -t orders", *(rf"KEYS=key-{n}\b" for n in range(8)), verb="message find"),
+    works("printMsgByQueue -t orders -a <broker> -i 0 -p true -f true", "queueId=0",
+          r"Tag: polite +Count: 2", verb="message find"),
+    works("consumeMessage -t orders -b <broker> -i 0 -o 0 -c 2", "Consume ok", "queueOffset=1"),
+    works("sendMessage -t chat -p hello -k kk -c tt", r"<broker> +\d+ +SEND_OK"),
+    also("sendMessage -t chat -p traced -k followed -m true", "SEND_OK"),
+    works("queryMsgTraceById -i <last> -t RMQ_SYS_TRACE_TOPIC", "#Type +#ProducerGroup|Pub",
+          verb="message trace"),
+    works("checkMsgSendRT -t chat -a 3 -s 10", r"<broker> +0 +true +\d+", r"Avg RT: \d"),
+    works("sendMsgStatus -b <broker> -c 3", "sendStatus=SEND_OK"),
+    works("clusterRT -a 2 -s 10 -i 1", r"<cluster> +<broker> +\d+\.\d\d +2 +0", endless=True,
+          verb="bench"),
+    # topics and groups
+    works("updateTopic -c <cluster> -t made -r 3 -w 2", "create topic to <master> success",
+          "readQueueNums=3, writeQueueNums=2", verb="topic create"),
+    works("updateTopicList -b <master> -f <home>/topics.json", "to <master> success",
+          verb="topic create"),
+    also("topicStatus -t listed", *(rf"<broker> +{n} +0 +0 " for n in range(2))),
+    works("updateTopicPerm -c <cluster> -t made -p 4", "from 6 to 4 in <master> success",
+          verb="topic alter --perm"),
+    works("updateOrderConf -t made -v <broker>:2 -m put", r"orderConf=\[<broker>:2\]"),
+    also("updateOrderConf -t made -m get", r"orderConf=\[<broker>:2\]"),
+    works("updateSubGroup -c <cluster> -g made -r 5", "to <master> success", "retryMaxTimes=5",
+          verb="group create"),
+    works("updateSubGroupList -b <master> -f <home>/groups.json", "to <master> success",
+          verb="group create"),
+    also("getConsumerConfig -g listed", r"retryMaxTimes +=  3"),
+    works("setConsumeMode -c <cluster> -t made -g made -m POP", r"consume mode\[POP\]"),
+    works("updateKvConfig -s space -k one -v two", "success"),
+    works("deleteKvConfig -s space -k one", "success"),
+    # offsets
+    works("cloneGroupOffset -s readers -d made -t orders", "clone group offset success"),
+    also("brokerConsumeStats -b <master>", *(rf"orders +made +<broker> +{n} +2 +2 +0 "
+                                            for n in range(4))),
+    works("resetOffsetByTime -g made -t orders -s 0", *(rf"<broker> +{n} +0 " for n in range(4)),
+          verb="group reset-offset"),
+    also("resetOffsetByTime -g made -t orders -s 0 -b <master> -q 0 -o 1", "consumer offset to 1$"),
+    also("resetOffsetByTime -g made -t orders -s 0 -b <master> -q 0 -o 7", "CODE: 29",
+         "offset 7 is outside queue 0 of orders"),
+    also("brokerConsumeStats -b <master>", r"orders +made +<broker> +0 +2 +1 +1 ", "Diff Total: 7"),
+    works("skipAccumulatedMessage -g made -t orders", *(rf"<broker> +{n} +2 " for n in range(4))),
+    also("brokerConsumeStats -b <master>", r"orders +made +<broker> +0 +2 +2 +0 ", "Diff Total: 0"),
+    # settings
+    works("updateBrokerConfig -b <master> -k transactionCheckMax -v 7", "success"),
+    also("getBrokerConfig -b <master>", r"transactionCheckMax +=  7"),
+    also("updateBrokerConfig -b <master> -k rocketmqHome -v /tmp", "CODE: 16",
+         "rocketmqHome cannot be changed"),
+    works("updateNamesrvConfig -k scanNotActiveBrokerInterval -v 6000", "success"),
+    also("updateNamesrvConfig -k configStorePath -v /tmp/x", "CODE: 16"),
+    works("updateControllerConfig -a <nameserver> -k scanNotActiveBrokerInterval -v 5000",
+          "success"),
+    works("wipeWritePerm -b <broker>", r"OK, \d+"),
+    works("addWritePerm -b <broker>", r"OK, \d+"),
+    # work for brokers
+    works("cleanExpiredCQ -c <cluster>", "^success$", verb="admin clean"),
+    works("deleteExpiredCommitLog -c <cluster>", "^success$", verb="admin clean"),
+    works("cleanUnusedTopic -c <cluster>", "^success$"),
+    works("startMonitoring", ""),
+    works("exportMetadata -c <cluster> -f <home>/exported", "metadata.json success"),
+    works("exportConfigs -c <cluster> -f <home>/exported", "configs.json success"),
+    works("exportMetrics -c <cluster> -f <home>/exported", "metrics.json success"),
+    works("deleteSubGroup -c <cluster> -g made -r true", r"\[made\] from broker \[<master>\]",
+          verb="group delete"),
+    works("deleteTopic -c <cluster> -t made", r"\[made\] from cluster \[<cluster>\] success",
+          r"\[made\] from NameServer success", verb="topic delete"),
+    # refused
+    Case("updateStaticTopic -c <cluster> -t fixed -qn 4",
+         ("CODE: 3", "static topics are not supported"), REFUSED,
+         "static topics: the queues of a topic belong to the brokers that have them"),
+    local("remappingStaticTopic -c <cluster> -t orders", "(?i)exception",
+          "it ends before it asks: there is no static topic"),
+    refused("addBroker -c <master> -b /etc/broker.conf", _C.ADD_BROKER),
+    refused("removeBroker -c <master> -b <cluster>:<broker>:0", _C.REMOVE_BROKER),
+    refused("resetMasterFlushOffset -b <slave> -o 5", _C.RESET_MASTER_FLUSH_OFFSET),
+    refused("cleanBrokerMetadata -a <nameserver> -bn <broker> -c <cluster> -b 1",
+            _C.CLEAN_BROKER_DATA),
+    refused("exportPopRecord -c <cluster>", _C.POP_ROLLBACK),
+    refused("getColdDataFlowCtrInfo -b <master>", _C.GET_COLD_DATA_FLOW_CTR_INFO),
+    refused("updateColdDataFlowCtrGroupConfig -b <master> -g readers -v 1000",
+            _C.UPDATE_COLD_DATA_FLOW_CTR_CONFIG),
+    refused("removeColdDataFlowCtrGroupConfig -b <master> -g readers",
+            _C.REMOVE_COLD_DATA_FLOW_CTR_CONFIG),
+    refused("setCommitLogReadAheadMode -b <master> -m 1", _C.SET_COMMITLOG_READ_MODE),
+    refused("switchTimerEngine -b <master> -e R", _C.SWITCH_TIMER_ENGINE),
+    refused("checkRocksdbCqWriteProgress -c <cluster> -n <nameserver> -t orders",
+            _C.CHECK_ROCKSDB_CQ_WRITE_PROGRESS),
+    refused("rocksDBConfigToJson -n <nameserver> -c <cluster> -t topics",
+            _C.EXPORT_ROCKSDB_CONFIG_TO_JSON),
+    local("exportMetadataInRocksDB -p <home>/exported -t topics", "RocksDB load error",
+          "it reads files of RocksDB, which a broker of ours has none of"),
+    local("dumpCompactionLog -f <home>/none", "not exist",
+          "it reads files of a compacted topic, which a broker of ours has none of"),
+    refused("createUser -b <master> -u one -p two", _C.AUTH_CREATE_USER),
+    refused("updateUser -b <master> -u one -p two", _C.AUTH_UPDATE_USER),
+    refused("deleteUser -b <master> -u one", _C.AUTH_DELETE_USER),
+    refused("getUser -b <master> -u one", _C.AUTH_GET_USER),
+    refused("listUser -b <master>", _C.AUTH_LIST_USER),
+    refused("copyUser -f <master> -t <slave>", _C.AUTH_LIST_USER),
+    refused("createAcl -b <master> -s User:one -r Topic:x -a Pub -d Allow", _C.AUTH_CREATE_ACL),
+    refused("updateAcl -b <master> -s User:one -r Topic:x -a Pub -d Allow", _C.AUTH_UPDATE_ACL),
+    refused("deleteAcl -b <master> -s User:one", _C.AUTH_DELETE_ACL),
+    refused("getAcl -b <master> -s User:one", _C.AUTH_GET_ACL),
+    refused("listAcl -b <master>", _C.AUTH_LIST_ACL),
+    refused("copyAcl -f <master> -t <slave>", _C.AUTH_LIST_ACL),
+    # at the end: the roles are others afterwards
+    works("electMaster -a <nameserver> -b 1 -bn <broker> -c <cluster>",
+          "#BrokerMasterAddr\\s+<slave>", verb="admin handover"),
+)  # fmt: skip
+
+
+def filled(text: str, values: Mapping[str, str], *, pattern: bool = False) -> str:
+    """The text with the values of a run in their places."""
+
+    def value(found: re.Match[str]) -> str:
+        given = values.get(found[1])
+        if given is None:
+            return found[0]
+        return re.escape(given) if pattern else given
+
+    return re.sub(r"<([a-z0-9-]+)>", value, text)
+
+
+def table() -> str:
+    """The table of all commands as docs/interop.md has it."""
+    rows = {case.command: case for case in reversed(CASES) if case.note}
+    lines = ["| command | answer | reason, or the verb that does the same |", "|---|---|---|"]
+    lines += [f"| `{name}` | {rows[name].answer} | {rows[name].note} |" for name in sorted(rows)]
+    return "\n".join(lines) + "\n"
