@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from saturnmq.broker.tables.member_reads import NOTHING, Reads, reads_of, words_of
 from saturnmq.broker.tables.request_modes import RequestMode, request_modes
 from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.header_fields import INT32_MIN
@@ -49,6 +50,7 @@ class Consumer:
     consume_from: str
     subscriptions: tuple[dict[str, Any], ...]
     parsed: tuple[Subscription | SubscriptionParseFailed, ...] = ()  # of each subscription
+    reads: Reads = NOTHING
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,7 @@ def _subscription(data: object) -> tuple[dict[str, Any], Subscription | Subscrip
 def _consumer(data: Mapping[str, Any]) -> Reading[Consumer]:
     subscribed = checked.items(data, "subscriptionDataSet", SUBSCRIPTIONS_MAX)
     found = yield from _each(_subscription, subscribed, SUBSCRIPTIONS)
+    words = yield from _each(words_of, [document for document, _ in found], SUBSCRIPTIONS)
     return Consumer(
         check_group(checked.text(data, "groupName", "")),
         checked.text(data, "consumeType", ""),
@@ -161,6 +164,7 @@ def _consumer(data: Mapping[str, Any]) -> Reading[Consumer]:
         checked.text(data, "consumeFromWhere", ""),
         tuple(document for document, _ in found),
         tuple(parsed for _, parsed in found),
+        reads_of(words),
     )
 
 

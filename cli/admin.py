@@ -91,6 +91,12 @@ def status(
                         f"(memoryBudgetBytes) and {row['connections']} of {row['connectionsMax']} "
                         "connections (maxConnections) are in use"
                     )
+            if int(row.get("differingGroups", "0")):
+                print(
+                    f"{row['broker']} {row['id']}: in {row['differingGroups']} groups members "
+                    "subscribe differently, and messages are dropped or left; its log names them "
+                    "(saturnmq group describe)"
+                )
             if int(row.get("transactionsExpired", "0")):
                 print(
                     f"{row['broker']} {row['id']}: {row['transactionsExpired']} transactions "

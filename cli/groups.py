@@ -326,6 +326,7 @@ def _show_group(
             "address": member.address,
             "language": member.language,
             "broker": at.broker_name,
+            "reads": member.reads,
         }
         for at in found
         for member in at.members
@@ -338,7 +339,14 @@ def _show_group(
     heads = ["broker", "max retries", "orderly", "may consume"]
     table(group, heads, [[row[name] for name in columns] for row in settings])
     columns = ["client", "address", "language", "broker"]
+    if any(row["reads"] for row in members):
+        columns.append("reads")
     table("members", columns, [[row[name] for name in columns] for row in members])
+    if "reads" in columns:
+        print(
+            "These members subscribe differently: messages that some of them want are dropped or "
+            "left by others."
+        )
     columns = ["client", "topic", "broker", "queue", "cached", "awaited"]
     heads = [*columns[:-1], "waits for its listener"]
     table("queues", heads, [[row[name] for name in columns] for row in queues])

@@ -459,6 +459,7 @@ class AdminService:
             **c.loop_watch.status(),
             **c.connections.status(),
             **self._transaction_status(),
+            "differingGroups": str(len(c.clients.differing)),
             "unforeseenFailures": str(c.failures.count),
             "lastUnforeseenFailure": c.failures.last,
             "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),

@@ -200,8 +200,12 @@ def _connections(members: dict[Endpoint, ConsumerMember]) -> list[dict[str, Any]
 
 
 def _consumer_json(group: ConsumerGroup) -> dict[str, Any]:
+    connections = _connections(group.members)
+    if group.is_differing:
+        for endpoint, connection in zip(group.members, connections, strict=True):
+            connection["saturnReads"] = group.reads[endpoint]
     return {
-        "connectionSet": _connections(group.members),
+        "connectionSet": connections,
         "consumeFromWhere": group.consume_from,
         "consumeType": group.consume_type,
         "messageModel": group.message_model,

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from saturnmq.broker.bodies import Consumer, Heartbeat
+from saturnmq.broker.tables.member_reads import MemberReads
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
 
@@ -42,9 +43,31 @@ class ConsumerGroup:
     members: dict[Endpoint, ConsumerMember] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     documents: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # from heartbeats
+    reads: MemberReads = field(default_factory=MemberReads)
+
+    @property
+    def is_differing(self) -> bool:
+        """Whether members that share queues subscribe differently."""
+        return self.reads.differ and self.message_model == CLUSTERING
 
     def client_ids(self) -> list[str]:
         return sorted({m.client_id for m in self.members.values()})
+
+
+def _compare(group: ConsumerGroup, endpoint: Endpoint, data: Consumer) -> None:
+    """Note the subscriptions of a member. Tell once when it differs from others, and when that is
+    over."""
+    before = group.is_differing
+    group.reads.take(endpoint, data.reads)
+    if group.is_differing and not before:
+        log.warning(
+            "the members of group %s subscribe differently, so messages that some of them want are "
+            "dropped or left by others (saturnmq group describe): %s",
+            group.name,
+            group.reads,
+        )
+    elif before and not group.is_differing:
+        log.info("all members of group %s subscribe alike again", group.name)
 
 
 class ClientTable:
@@ -83,6 +106,7 @@ class ClientTable:
             assert group.members, f"the consumer group {name} has no member"
             unsaid = group.subscriptions.keys() - group.documents.keys()
             assert not unsaid, f"group {name} subscribes {unsaid}, and no heartbeat says so"
+            group.reads.validate(group.members)
 
     def unknown(self, endpoint: Endpoint, beat: Heartbeat) -> int:
         """The number of groups in the heartbeat of which the connection is no member yet."""
@@ -122,6 +146,7 @@ class ClientTable:
                 group_.message_model = data.message_model or group_.message_model
                 group_.consume_from = data.consume_from or group_.consume_from
                 topics_changed = self._subscribe(group_, data)
+                _compare(group_, endpoint, data)
             if joined or topics_changed:
                 changed.append(name)
         return changed
@@ -156,6 +181,11 @@ class ClientTable:
         assert group.subscriptions.keys() <= named, f"{named} were named by {group.name}"
         return before != named
 
+    @property
+    def differing(self) -> list[str]:
+        """The clustering groups whose members subscribe differently."""
+        return sorted(n for n, g in self.consumers.items() if g.is_differing)
+
     def remove(
         self,
         endpoint: Endpoint,
@@ -175,6 +205,7 @@ class ClientTable:
             group = self.consumers[name]
             if group.members.pop(endpoint, None) is not None:
                 changed.append(name)
+            group.reads.forget(endpoint)
             if not group.members:
                 del self.consumers[name]
         return changed

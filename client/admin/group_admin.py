@@ -50,6 +50,8 @@ class GroupMember(NamedTuple):
     client_id: str
     address: str
     language: str
+    reads: str = ""
+    """Its subscriptions, if the members of the group differ in them."""
 
 
 class GroupAtBroker(NamedTuple):
@@ -191,6 +193,7 @@ class GroupAdmin:
                 checked.text(each, "clientId", ""),
                 checked.text(each, "clientAddr", ""),
                 checked.text(each, "language", ""),
+                checked.text(each, "saturnReads", ""),
             )
             for each in (checked.as_table(item, "a member") for item in listed)
         )

@@ -47,6 +47,13 @@ def test_for_how_long_a_loop_stood_still_is_told(monkeypatch) -> None:
     assert "123 ms" in shown(monkeypatch, longestStopMs="123")
 
 
+def test_groups_whose_members_subscribe_differently_are_told(monkeypatch) -> None:
+    assert "differently" not in shown(monkeypatch, differingGroups="0")
+    assert "broker-a 0: in 2 groups members subscribe differently" in shown(
+        monkeypatch, differingGroups="2"
+    )
+
+
 def test_transactions_that_expired_are_told(monkeypatch) -> None:
     assert "expired" not in shown(monkeypatch)
     assert "broker-a 0: 2 transactions expired undecided" in shown(
