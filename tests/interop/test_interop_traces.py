@@ -15,6 +15,8 @@ from interop_nodes import Nodes, java
 from saturnmq import Admin, Message, Producer, PushConsumer, ReceivedMessage
 from saturnmq.protocol.trace import TraceKind, TraceRecord, encode_record, keys_of
 
+pytestmark = pytest.mark.quick
+
 LETTERS = "abc%_-0 \t\n'\"\\{}äß中\N{CRAB}"
 
 
