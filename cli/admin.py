@@ -129,6 +129,62 @@ def clean(
 
 
 @app.command()
+def settings(
+    broker: Broker = None, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
+) -> None:
+    """Show the settings of each broker, as it runs now."""
+    with admin(nameserver) as client:
+        found = {
+            node.address: client.broker_settings(node.address) for node in _nodes(client, broker)
+        }
+    if as_json:
+        emit(found)
+        return
+    for address, values in found.items():
+        table(address, ["setting", "value"], sorted(values.items()))
+
+
+@app.command("set")
+def set_(
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="RocketMQ's keys.")],
+    broker: Broker = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of running brokers, until they stop.
+
+    docs/configuration.md says which can be changed; a change that shall stay belongs in the
+    broker's file as well.
+    """
+    changes: dict[str, str] = {}
+    for each in settings:
+        key, found, value = each.partition("=")
+        if not found:
+            fail(f"{each!r} is no KEY=VALUE")
+        changes[key.strip()] = value.strip()
+    with admin(nameserver) as client:
+        nodes = _nodes(client, broker)
+        for node in nodes:
+            client.change_settings(node.address, changes)
+    addresses = [node.address for node in nodes]
+    if as_json:
+        emit({"settings": changes, "brokers": addresses})
+    else:
+        print(f"changed {', '.join(changes)} on {len(addresses)} brokers: {', '.join(addresses)}")
+
+
+@app.command()
+def producers(nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False) -> None:
+    """Show the producers that are connected to brokers, by their group."""
+    with admin(nameserver) as client:
+        found = client.producers()
+    if as_json:
+        emit([each._asdict() for each in found])
+        return
+    table("", ["group", "client", "address", "language"], found)
+
+
+@app.command()
 def replicas(
     group: Annotated[str | None, typer.Argument(help="A broker name. Default: all.")] = None,
     nameserver: Nameserver = DEFAULT_NAMESERVER,

@@ -221,40 +221,117 @@ def reset_offset(
             for place in chosen
             for row in client.preview_reset(group, topic, **goal.arguments(place))
         ]
-        rows = [
-            {
-                "broker": row.queue.broker_name,
-                "queue": row.queue.queue_id,
-                "from": row.committed,
-                "to": row.target,
-                "repeated": row.repeated,
-                "skipped": row.skipped,
-            }
-            for row in preview
-        ]
-        repeated, skipped = (sum(row[name] for row in rows) for name in ("repeated", "skipped"))
-        facts = {
-            "group": group,
-            "topic": topic,
-            "repeated": repeated,
-            "skipped": skipped,
-            "queues": rows,
-        }
-
-        def show() -> None:
-            columns = ["broker", "queue", "from", "to", "repeated", "skipped"]
-            title = f"{group} on {topic}: {repeated:,} messages come again, {skipped:,} are skipped"
-            table(title, columns, [[row[name] for name in columns] for row in rows])
-
-        question = f"Set the offsets of {group} on {topic}?"
-        if not may_destroy(facts, show, question, yes=yes, dry_run=dry_run, as_json=as_json):
+        if not _may_move(group, topic, preview, yes=yes, dry_run=dry_run, as_json=as_json):
             return
         for place in chosen:
             client.reset_offsets(group, topic, **goal.arguments(place))
+    _tell_moved(group, topic, preview, as_json)
+
+
+@group_app.command("skip")
+def skip(
+    group: str,
+    topic: str,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Have a group go on at the end of a topic: it never gets what it has not consumed by now.
+
+    Members that consume now are told. The same as reset-offset --to latest.
+    """
+    with admin(nameserver) as client, named(topic, client):
+        _known(client, group)
+        preview = client.preview_reset(group, topic)
+        if not _may_move(group, topic, preview, yes=yes, dry_run=dry_run, as_json=as_json):
+            return
+        client.reset_offsets(group, topic)
+    _tell_moved(group, topic, preview, as_json)
+
+
+@group_app.command("clone-offset")
+def clone_offset(
+    source: str,
+    group: str,
+    topic: Annotated[str | None, typer.Option(help="Only this topic. Default: all.")] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Set the offsets of GROUP to those of the group SOURCE, forward or back.
+
+    Members of GROUP that consume now are told.
+    """
+    if source == group:
+        fail("a group has its own offsets already: name two groups")
+    with admin(nameserver) as client, named(topic or "", client):
+        _known(client, source)
+        _known(client, group)
+        preview = client.preview_clone(source, group, topic)
+        if not preview:
+            fail(f"group {source} has committed nothing" + (f" in {topic}" if topic else ""))
+        if not _may_move(group, topic, preview, yes=yes, dry_run=dry_run, as_json=as_json):
+            return
+        client.clone_offsets(source, group, topic)
+    _tell_moved(group, topic, preview, as_json)
+
+
+def _moves(group: str, topic: str | None, preview: Sequence[Any]) -> dict[str, Any]:
+    """The changes of a reset, as JSON tells them; with their topics if they are of several."""
+    rows = [
+        ({} if topic else {"topic": row.queue.topic})
+        | {
+            "broker": row.queue.broker_name,
+            "queue": row.queue.queue_id,
+            "from": row.committed,
+            "to": row.target,
+            "repeated": row.repeated,
+            "skipped": row.skipped,
+        }
+        for row in preview
+    ]
+    repeated, skipped = (sum(row[name] for row in rows) for name in ("repeated", "skipped"))
+    return {
+        "group": group,
+        "topic": topic,
+        "repeated": repeated,
+        "skipped": skipped,
+        "queues": rows,
+    }
+
+
+def _may_move(
+    group: str,
+    topic: str | None,
+    preview: Sequence[Any],
+    *,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> bool:
+    """Show the changes, and ask whether to make them."""
+    facts = _moves(group, topic, preview)
+    where = topic or "all topics"
+
+    def show() -> None:
+        columns = list(facts["queues"][0]) if facts["queues"] else []
+        title = (
+            f"{group} on {where}: {facts['repeated']:,} messages come again, "
+            f"{facts['skipped']:,} are skipped"
+        )
+        table(title, columns, [list(row.values()) for row in facts["queues"]])
+
+    question = f"Set the offsets of {group} on {where}?"
+    return may_destroy(facts, show, question, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _tell_moved(group: str, topic: str | None, preview: Sequence[Any], as_json: bool) -> None:
     if as_json:
-        emit({**facts, "done": True})
+        emit({**_moves(group, topic, preview), "done": True})
     else:
-        print(f"set the offsets of {len(rows)} queues")
+        print(f"set the offsets of {len(preview)} queues")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Self
 
 from saturnmq.client.admin import admin, promotion
 from saturnmq.client.admin.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode
+from saturnmq.client.admin.broker_admin import ConnectedProducer
 from saturnmq.client.admin.group_admin import (
     END,
     GroupAtBroker,
@@ -581,6 +582,22 @@ class Admin(Facade[admin.Admin]):
         """
         return self._wait(self._target.broker_status(address))
 
+    def broker_settings(self, address: str) -> dict[str, str]:
+        """All settings of the broker at `address`, by RocketMQ's key; secrets are hidden."""
+        return self._wait(self._target.broker_settings(address))
+
+    def change_settings(self, address: str, settings: Mapping[str, str]) -> None:
+        """Change settings of the broker at `address` until it stops, all or none. NoPermission: one
+        of them is fixed while it runs. InvalidParameter: a value is out of its range.
+        """
+        self._wait(self._target.change_settings(address, settings))
+
+    def producers(self) -> list[ConnectedProducer]:
+        """The producers that are connected to any broker, each client of a group once. A client
+        tells of itself with its heartbeats.
+        """
+        return self._wait(self._target.producers())
+
     def delete_expired(self, address: str) -> None:
         """Have the broker at `address` delete what its retention no longer keeps, whatever the
         hour.
@@ -762,6 +779,23 @@ class Admin(Facade[admin.Admin]):
         return self._wait(
             self._target.preview_reset(group, topic, timestamp_ms, queue=queue, offset=offset)
         )
+
+    def clone_offsets(
+        self, source: str, target: str, topic: str | None = None
+    ) -> dict[MessageQueue, int]:
+        """Give a group the offsets of another one, in one topic or in all, also back. Members that
+        consume now continue there. Returns the offset for each queue; a RocketMQ broker does not
+        tell them. QueryNotFound: the other group has no offset there.
+        """
+        return self._wait(self._target.clone_offsets(source, target, topic))
+
+    def preview_clone(
+        self, source: str, target: str, topic: str | None = None
+    ) -> list[OffsetReset]:
+        """The changes that `clone_offsets` with the same arguments would make now, queue by
+        queue.
+        """
+        return self._wait(self._target.preview_clone(source, target, topic))
 
     def offset_by_time(
         self, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "LOWER"

@@ -17,6 +17,7 @@ from saturnmq.broker.tables.table_persistence import Saveable, save_all
 from saturnmq.protocol import admin_headers, fastjson
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import RETRY_PREFIX
 from saturnmq.runtime.errors import (
     GroupNotExist,
     InvalidParameter,
@@ -90,8 +91,8 @@ class OffsetMoves:
     def on_clone(
         self, endpoint: Endpoint, request: Command, header: admin_headers.CloneOffsetsHeader
     ) -> None:
-        """314: give a group the offsets of another one, in one topic or in all. QueryNotFound: the
-        other group has none there."""
+        """314: give a group the offsets of another one, in one topic or in all but those of
+        retries, which are each group's own. QueryNotFound: the other group has none there."""
         self._check_writable()
         source, target = header.source, header.target
         self._check_group(target)
@@ -102,7 +103,8 @@ class OffsetMoves:
     def _cloned(self, header: admin_headers.CloneOffsetsHeader) -> Goals:
         source, topics = header.source, [header.topic or ""]
         if not header.topic:
-            topics = yield from self._offsets.topics_of(source)
+            found_in = yield from self._offsets.topics_of(source)
+            topics = [topic for topic in found_in if not topic.startswith(RETRY_PREFIX)]
         online = self._c.clients.consumer_group(source)
         if online is not None and online.documents and not header.offline:
             topics = [topic for topic in topics if topic in online.documents]

@@ -7,10 +7,11 @@ own servers, except for replicas and promotions, which are ours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from saturnmq.client.admin import promotion
-from saturnmq.client.admin.dead_letters import letters_of, resend
+from saturnmq.client.admin.broker_admin import BrokerAdmin, ConnectedProducer
+from saturnmq.client.admin.dead_letters import letters_of, resend_all
 from saturnmq.client.admin.group_admin import (
     END,
     GroupAdmin,
@@ -28,6 +29,8 @@ from saturnmq.client.admin.topic_settings import (
     QueueOffsets,
     TopicSettings,
     Undrained,
+    ask_queue_offsets,
+    delete_topic,
     with_type,
 )
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
@@ -93,6 +96,7 @@ class Admin:
         self.timeout = timeout
         self._finder = MessageFinder(self.core, timeout)
         self._groups = GroupAdmin(self.core, timeout)
+        self._brokers = BrokerAdmin(self.core, timeout)
 
     async def start(self) -> Admin:
         """Connect."""
@@ -184,13 +188,26 @@ class Admin:
         longest time that its event loop stood still since the start, `longestBusyStopMs` the part
         of it that the loop computed.
         """
-        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, {})
-        return {str(k): str(v) for k, v in _table(answer, "table").items()}
+        return await self._brokers.status(address)
+
+    async def broker_settings(self, address: str) -> dict[str, str]:
+        """All settings of the broker at `address`, by RocketMQ's key; secrets are hidden."""
+        return await self._brokers.settings(address)
+
+    async def change_settings(self, address: str, settings: Mapping[str, str]) -> None:
+        """Change settings of the broker at `address` until it stops, all or none. NoPermission: one
+        of them is fixed while it runs. InvalidParameter: a value is out of its range."""
+        await self._brokers.change(address, settings)
+
+    async def producers(self) -> list[ConnectedProducer]:
+        """The producers that are connected to any broker, each client of a group once. A client
+        tells of itself with its heartbeats."""
+        return await self._brokers.producers([node.address for node in await self.cluster()])
 
     async def delete_expired(self, address: str) -> None:
         """Have the broker at `address` delete what its retention no longer keeps, whatever the
         hour."""
-        await self._ask(address, RequestCode.DELETE_EXPIRED_COMMITLOG, {})
+        await self._brokers.delete_expired(address)
 
     async def list_topics(self) -> list[str]:
         """The names of all topics that the nameserver knows."""
@@ -291,31 +308,14 @@ class Admin:
         the promotion of any slave that is there. A new topic of the same name begins empty; its
         queues go on at the offsets of the old ones."""
         nodes = await self.cluster()
-        for node in nodes:
-            if node.broker_id == 0:
-                await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
-        for address in self.core.nameservers:
-            await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
-        for node in nodes:  # slaves copy what their masters have deleted by now
-            if node.broker_id != 0:
-                await self._ask(node.address, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        masters = [node.address for node in nodes if node.broker_id == 0]
+        slaves = [node.address for node in nodes if node.broker_id != 0]
+        await delete_topic(self.core, topic, masters, slaves, self.timeout)
 
     async def describe_topic(self, topic: str) -> list[QueueOffsets]:
         """Every queue of the topic with its first and its end offset, asked of the masters."""
-        rows = []
-        for address in await serving(self.core, topic):
-            answer = await self._ask(address, RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-            for key, value in _table(answer, "offsetTable").items():
-                item = checked.as_table(value, "the offsets of a queue")
-                rows.append(
-                    QueueOffsets(
-                        checked.as_queue(key),
-                        checked.integer(item, "minOffset", 0),
-                        checked.integer(item, "maxOffset", 0),
-                        checked.integer(item, "lastUpdateTimestamp", 0),
-                    )
-                )
-        return sorted(rows)
+        masters = await serving(self.core, topic)
+        return await ask_queue_offsets(self.core, masters, topic, self.timeout)
 
     offsets = describe_topic
 
@@ -394,6 +394,21 @@ class Admin:
         queue."""
         return await self._groups.preview_reset(group, topic, timestamp_ms, queue, offset)
 
+    async def clone_offsets(
+        self, source: str, target: str, topic: str | None = None
+    ) -> dict[MessageQueue, int]:
+        """Give a group the offsets of another one, in one topic or in all, also back. Members that
+        consume now continue there. Returns the offset for each queue; a RocketMQ broker does not
+        tell them. QueryNotFound: the other group has no offset there."""
+        return await self._groups.clone(await self._masters(), source, target, topic)
+
+    async def preview_clone(
+        self, source: str, target: str, topic: str | None = None
+    ) -> list[OffsetReset]:
+        """The changes that `clone_offsets` with the same arguments would make now, queue by
+        queue."""
+        return await self._groups.preview_clone(await self._masters(), source, target, topic)
+
     async def offset_by_time(
         self, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "LOWER"
     ) -> int:
@@ -469,12 +484,8 @@ class Admin:
         """Let a group consume again what it has given up, or of that the messages with these ids.
         Returns the number of copies; the letters stay until they expire. With `to_topic` every
         group of the original topic gets the copies; an ordered group needs that."""
-        resent = 0
-        async for letters in letters_of(self._finder, group, ids):
-            for letter in letters:
-                await resend(self.core, group, letter, to_topic=to_topic, timeout=self.timeout)
-                resent += 1
-        return resent
+        letters = letters_of(self._finder, group, ids)
+        return await resend_all(self.core, group, letters, to_topic=to_topic, timeout=self.timeout)
 
     # -- asking --------------------------------------------------------------------------------
 
@@ -482,15 +493,6 @@ class Admin:
         """The address of every master, by the name of its broker group."""
         nodes = await self.cluster()
         return {node.broker_name: node.address for node in nodes if node.broker_id == 0}
-
-    async def _ask(
-        self, address: str, code: int, ext: dict[str, str], body: bytes = b""
-    ) -> Command:
-        return await self.core.invoke(address, Command.request(code, ext, body), self.timeout)
-
-
-def _table(answer: Command, name: str) -> dict[Any, Any]:
-    return checked.table(checked.document(answer.body), name)
 
 
 def _topics(answer: Command) -> list[str]:

@@ -80,3 +80,20 @@ async def _queue_for(core: ClientCore, topic: str, broker_name: str) -> MessageQ
         raise RouteNotFound(f"topic {topic} has no writable queue: no master serves it now")
     near = [queue for queue in queues if queue.broker_name == broker_name]
     return core.runtime.random.choice(near or queues)
+
+
+async def resend_all(
+    core: ClientCore,
+    group: str,
+    letters: AsyncIterator[list[ReceivedMessage]],
+    *,
+    to_topic: bool,
+    timeout: float,
+) -> int:
+    """Send these letters again; returns how many they were."""
+    resent = 0
+    async for some in letters:
+        for letter in some:
+            await resend(core, group, letter, to_topic=to_topic, timeout=timeout)
+            resent += 1
+    return resent

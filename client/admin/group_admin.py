@@ -1,7 +1,7 @@
 """Consumer groups for operators: their settings and members, how far they are, and their offsets.
 
 Every master keeps settings and offsets for itself; a slave gets them from its master. Codes 14 29
-30 31 200 201 203 207 208 216 222 307 352 of docs/internals/protocol.md 2.3 and 2.5.
+30 31 200 201 203 207 208 216 222 307 314 343 352 of docs/internals/protocol.md 2.3 and 2.5.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from saturnmq.protocol import checked, fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.topics import check_group, dlq_topic, retry_topic
+from saturnmq.protocol.topics import RETRY_PREFIX, check_group, dlq_topic, retry_topic
 from saturnmq.runtime.errors import (
     ConfigError,
     ConsumerNotOnline,
@@ -309,6 +309,54 @@ class GroupAdmin:
                 target = await ask_offset(self._core, code, each, {"timestamp": str(timestamp_ms)})
             rows.append(OffsetReset(each, await self._committed(group, each), first, target))
         return rows
+
+    async def clone(
+        self, masters: dict[str, str], source: str, target: str, topic: str | None
+    ) -> dict[MessageQueue, int]:
+        """Give a group the offsets of another one; returns those that the brokers tell."""
+        check_group(target)
+        ext = {"srcGroup": source, "destGroup": target, "offline": "true"}
+        ext |= {} if topic is None else {"topic": topic}
+        found: dict[MessageQueue, int] = {}
+        missing: QueryNotFound | None = None
+        told = False
+        for address in masters.values():
+            try:
+                answer = await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, dict(ext))
+            except QueryNotFound as error:
+                missing = error
+                continue
+            told = True
+            if len(answer.body):  # RocketMQ's has none
+                found.update(offset_table(bytes(answer.body)))
+        if missing is not None and not told:
+            raise missing
+        return found
+
+    async def preview_clone(
+        self, masters: dict[str, str], source: str, target: str, topic: str | None
+    ) -> list[OffsetReset]:
+        """The changes that `clone` with the same arguments would make now, queue by queue."""
+        topics = await self._topics_of(masters, source) if topic is None else [topic]
+        rows = []
+        for each in topics:
+            for queue in await self._queues(each, None, None):
+                offset = await self._committed(source, queue)
+                if offset is None:
+                    continue
+                first = await ask_offset(self._core, RequestCode.GET_MIN_OFFSET, queue)
+                rows.append(OffsetReset(queue, await self._committed(target, queue), first, offset))
+        return rows
+
+    async def _topics_of(self, masters: dict[str, str], group: str) -> list[str]:
+        """The topics that a group reads or has offsets in, without its own for retries."""
+        found: set[str] = set()
+        code = RequestCode.QUERY_TOPICS_BY_CONSUMER
+        for address in masters.values():
+            answer = await self._ask(address, code, {"group": group})
+            listed = checked.items(checked.document(answer.body), "topicList")
+            found.update(checked.as_text(name, "a topic") for name in listed)
+        return sorted(name for name in found if not name.startswith(RETRY_PREFIX))
 
     async def _committed(self, group: str, queue: MessageQueue) -> int | None:
         extra = {"consumerGroup": group, "setZeroIfNotFound": "false"}

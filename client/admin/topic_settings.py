@@ -7,7 +7,7 @@ after the number rises again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from saturnmq.client.core import ClientCore
@@ -57,6 +57,43 @@ class QueueOffsets(NamedTuple):
     min_offset: int
     max_offset: int
     last_update_ms: int
+
+
+async def ask_queue_offsets(
+    core: ClientCore, addresses: Iterable[str], topic: str, timeout: float
+) -> list[QueueOffsets]:
+    """The offsets of every queue of the topic on these brokers."""
+    rows = []
+    for address in addresses:
+        request = Command.request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        answer = await core.invoke(address, request, timeout)
+        table = checked.table(checked.document(answer.body), "offsetTable")
+        for key, value in table.items():
+            item = checked.as_table(value, "the offsets of a queue")
+            rows.append(
+                QueueOffsets(
+                    checked.as_queue(key),
+                    checked.integer(item, "minOffset", 0),
+                    checked.integer(item, "maxOffset", 0),
+                    checked.integer(item, "lastUpdateTimestamp", 0),
+                )
+            )
+    return sorted(rows)
+
+
+async def delete_topic(
+    core: ClientCore, topic: str, masters: list[str], slaves: list[str], timeout: float
+) -> None:
+    """Delete the topic on these masters, at the nameservers, and on these slaves, which copy what
+    their masters have deleted by then."""
+    steps = (
+        (masters, RequestCode.DELETE_TOPIC_IN_BROKER),
+        (core.nameservers, RequestCode.DELETE_TOPIC_IN_NAMESRV),
+        (slaves, RequestCode.DELETE_TOPIC_IN_BROKER),
+    )
+    for addresses, code in steps:
+        for address in addresses:
+            await core.invoke(address, Command.request(code, {"topic": topic}), timeout)
 
 
 class Undrained(NamedTuple):

@@ -448,6 +448,16 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.reset_offsets("readers", "orders", "first")  # wrong: Admin.reset_offsets
     number(admin.preview_reset("readers", "orders", 0)[0].skipped)  # right: Admin.preview_reset
     admin.preview_reset("readers", "orders", queue=1)  # wrong: Admin.preview_reset
+    number(admin.clone_offsets("readers", "others")[queue])  # right: Admin.clone_offsets
+    admin.clone_offsets("readers")  # wrong: Admin.clone_offsets
+    number(admin.preview_clone("readers", "others", "orders")[0].target)  # right: Admin.preview_clone
+    admin.preview_clone("readers", queue)  # wrong: Admin.preview_clone
+    print(admin.broker_settings("127.0.0.1:1")["listenPort"])  # right: Admin.broker_settings
+    admin.broker_settings(1)  # wrong: Admin.broker_settings
+    admin.change_settings("127.0.0.1:1", {"slaveReadEnable": "true"})  # right: Admin.change_settings
+    admin.change_settings("127.0.0.1:1", {"slaveReadEnable": True})  # wrong: Admin.change_settings
+    print(admin.producers()[0].client_id)  # right: Admin.producers
+    admin.producers("makers")  # wrong: Admin.producers
     number(admin.offset_by_time(queue, 0, "UPPER"))  # right: Admin.offset_by_time
     admin.offset_by_time(queue, 0, "upper")  # wrong: Admin.offset_by_time
     one(admin.message_by_offset_id("0"))  # right: Admin.message_by_offset_id
@@ -711,6 +721,16 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.reset_offsets("readers", "orders", "first")  # wrong: aio.Admin.reset_offsets
     number((await admin.preview_reset("readers", "orders", 0))[0].skipped)  # right: aio.Admin.preview_reset
     await admin.preview_reset("readers", "orders", queue=1)  # wrong: aio.Admin.preview_reset
+    number((await admin.clone_offsets("readers", "others"))[queue])  # right: aio.Admin.clone_offsets
+    await admin.clone_offsets("readers")  # wrong: aio.Admin.clone_offsets
+    number((await admin.preview_clone("readers", "others"))[0].target)  # right: aio.Admin.preview_clone
+    await admin.preview_clone("readers", queue)  # wrong: aio.Admin.preview_clone
+    print((await admin.broker_settings("127.0.0.1:1"))["listenPort"])  # right: aio.Admin.broker_settings
+    await admin.broker_settings(1)  # wrong: aio.Admin.broker_settings
+    await admin.change_settings("127.0.0.1:1", {"a": "b"})  # right: aio.Admin.change_settings
+    await admin.change_settings("127.0.0.1:1", {"a": 1})  # wrong: aio.Admin.change_settings
+    print((await admin.producers())[0].client_id)  # right: aio.Admin.producers
+    await admin.producers("makers")  # wrong: aio.Admin.producers
     number(await admin.offset_by_time(queue, 0, "UPPER"))  # right: aio.Admin.offset_by_time
     await admin.offset_by_time(queue, 0, "upper")  # wrong: aio.Admin.offset_by_time
     one(await admin.message_by_offset_id("0"))  # right: aio.Admin.message_by_offset_id

@@ -9,17 +9,19 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 from interop_messages import until
 from interop_nodes import BROKER, CLUSTER, SATURNMQ, Nodes
 from mqadmin_commands import CASES, Case, filled
-from saturnmq import Admin, PushConsumer
+from saturnmq import Admin, PushConsumer, ReceivedMessage
 from saturnmq.aio import Admin as AsyncAdmin
 from saturnmq.cli.free_ports import free_block
 
@@ -133,11 +135,7 @@ def test_every_command_of_mqadmin_prints_the_truth_or_a_typed_refusal(
     nodes: Nodes, jars: Path, places: dict[str, str], figures: Counter[str]
 ) -> None:
     nameserver = places["nameserver"]
-    consumer = PushConsumer(
-        "ours", nameserver, listener_one=lambda _: None, from_beginning=True, client_id="our-reader"
-    )
-    consumer.subscribe("orders")
-    with java_side(jars, nameserver, nodes.home) as tell, consumer:
+    with java_side(jars, nameserver, nodes.home) as tell, reading(nameserver, Queue()):
         known = set(tell("commands").split(" "))
         assert known == {case.command for case in CASES}
         reader = tell("consume", "readers", "orders")
@@ -157,6 +155,77 @@ def test_every_command_of_mqadmin_prints_the_truth_or_a_typed_refusal(
     assert not problems, f"{len(problems)} of {len(CASES)} calls of mqadmin are wrong\n{shown}"
     check_exported(nodes.home / "exported")
     figures["commands of mqadmin"] += len(known)
+
+
+@contextmanager
+def reading(nameserver: str, got: Queue[str]) -> Iterator[None]:
+    """A push consumer of ours in the group `ours`, which reads `orders` from the beginning."""
+
+    def take(message: ReceivedMessage) -> None:
+        got.put(bytes(message.body).decode())
+
+    consumer = PushConsumer(
+        "ours", nameserver, listener_one=take, from_beginning=True, client_id="our-reader"
+    )
+    consumer.subscribe("orders")
+    with consumer:
+        yield
+
+
+def test_connected_consumers_of_both_makes_follow_a_reset_a_skip_and_a_clone(
+    nodes: Nodes, jars: Path, places: dict[str, str], figures: Counter[str]
+) -> None:
+    nameserver = places["nameserver"]
+    got: Queue[str] = Queue()
+    with java_side(jars, nameserver, nodes.home) as tell, reading(nameserver, got):
+        tell("consume", "readers", "orders")
+        tell("produce", "makers", "orders", str(MESSAGES))
+        every = sorted(f"m{number}" for number in range(MESSAGES))
+
+        def by_java(count: int) -> list[str]:
+            found: list[str] = []
+            deadline = time.monotonic() + DEADLINE_S
+            while len(found) < count:
+                assert time.monotonic() < deadline, f"{found} of {count}"
+                found += tell("seen").split()
+            return sorted(found)
+
+        def by_us(count: int) -> list[str]:
+            return sorted(got.get(timeout=DEADLINE_S) for _ in range(count))
+
+        assert by_java(MESSAGES) == by_us(MESSAGES) == every
+        for group in ("readers", "ours"):
+            asyncio.run(until_consumed(nameserver, group))
+        with Admin(nameserver) as admin:
+            queues = [row.queue for row in admin.describe_topic("orders")]
+            for group, seen in (("readers", by_java), ("ours", by_us)):
+                # all of it, by mqadmin and by our admin
+                words = f"resetOffsetByTime -g {group} -t orders -s 0".split(" ")
+                assert tell("run", str(DEADLINE_S), *words).startswith("done ")
+                assert seen(MESSAGES) == every
+                asyncio.run(until_consumed(nameserver, group))
+                admin.reset_offsets(group, "orders", 0)
+                assert seen(MESSAGES) == every
+                asyncio.run(until_consumed(nameserver, group))
+                # the second message of one queue, by number
+                admin.reset_offsets(group, "orders", queue=queues[2], offset=1)
+                assert len(seen(1)) == 1
+                asyncio.run(until_consumed(nameserver, group))
+            # a group that nobody has read for goes to the middle, and connected ones follow it
+            admin.create_group("model")
+            for queue in queues:
+                admin.reset_offsets("model", "orders", queue=queue, offset=1)
+            for group, seen in (("readers", by_java), ("ours", by_us)):
+                admin.clone_offsets("model", group, "orders")
+                assert len(seen(4)) == 4
+                asyncio.run(until_consumed(nameserver, group))
+            # what is skipped never comes: what is sent next is the next
+            for group in ("readers", "ours"):
+                words = f"skipAccumulatedMessage -g {group} -t orders".split(" ")
+                assert tell("run", str(DEADLINE_S), *words).startswith("done ")
+        tell("produce", "others", "orders", "1")
+        assert by_java(1) == by_us(1) == ["m0"]
+    figures["consumers that followed an operator"] += 2
 
 
 def check_exported(directory: Path) -> None:

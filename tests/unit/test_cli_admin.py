@@ -200,6 +200,54 @@ def test_a_reset_says_how_many_messages_it_repeats_and_skips(run, orders):
     assert answer_of(run("group", "lag", "readers", "--json"))["lag"] == 6
 
 
+def test_a_skip_leaves_out_what_was_not_consumed(run, orders):
+    assert "5 are skipped" in run("group", "skip", "readers", "orders", "--dry-run")[1]
+    assert run("group", "skip", "readers", "orders")[0] == 1, "it asks first"
+    skipped = answer_of(run("group", "skip", "readers", "orders", "--yes", "--json"))
+    assert (skipped["skipped"], skipped["repeated"], skipped["done"]) == (5, 0, True)
+    assert answer_of(run("group", "lag", "readers", "--json"))["lag"] == 0
+    assert "'readers'" in run("group", "skip", "reader", "orders")[2]
+
+
+def test_a_group_gets_the_offsets_of_another_one(run, orders):
+    assert run("group", "create", "others")[0] == 0
+    clone = ("group", "clone-offset", "readers", "others")
+    ahead = answer_of(run(*clone, "--dry-run", "--json"))
+    [row] = ahead["queues"]
+    assert (row["topic"], row["queue"], row["from"], row["to"]) == ("orders", 0, None, 1)
+    assert answer_of(run("group", "lag", "others", "--json"))["queues"] == []
+    shown = run(*clone, "--topic", "orders", "--yes")[1]
+    assert "0 messages come again, 1 are skipped" in shown
+    assert shown.endswith("set the offsets of 1 queues\n")
+    assert answer_of(run("group", "lag", "others", "--json"))["queues"][0]["committed"] == 1
+    for arguments, word in (
+        (("readers", "readers"), "two groups"),
+        (("reader", "others"), "'readers'"),
+        (("readers", "other"), "'others'"),
+        (("readers", "others", "--topic", "order"), "'orders'"),
+    ):
+        status, _, refusal = run("group", "clone-offset", *arguments)
+        assert (status, refusal.count("\n")) == (1, 1)
+        assert word in refusal
+
+
+def test_settings_of_running_brokers_are_shown_and_changed(run, orders):
+    assert run("admin", "set", "transactionCheckMax=7", "slaveReadEnable = false")[0] == 0
+    [settings] = answer_of(run("admin", "settings", "--json")).values()
+    assert (settings["transactionCheckMax"], settings["slaveReadEnable"]) == ("7", "false")
+    assert "transactionCheckMax" in run("admin", "settings", "--broker", "broker-a")[1]
+    for arguments, word in (
+        (("rocketmqHome=/tmp",), "rocketmqHome cannot be changed"),
+        (("transactionCheckMax",), "no KEY=VALUE"),
+        (("transactionCheckMax=0",), "from 1 to"),
+        (("transactionCheckMax=7", "--broker", "broker-b"), "'broker-a'"),
+    ):
+        status, shown, refusal = run("admin", "set", *arguments)
+        assert (status, shown) == (1, "")
+        assert word in refusal
+    assert answer_of(run("admin", "producers", "--json")) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

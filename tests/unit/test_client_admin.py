@@ -6,7 +6,13 @@ import time
 
 import pytest
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
-from saturnmq.runtime.errors import GroupNotExist, InvalidParameter, TopicNotExist
+from saturnmq.runtime.errors import (
+    GroupNotExist,
+    InvalidParameter,
+    NoPermission,
+    QueryNotFound,
+    TopicNotExist,
+)
 from saturnmq.runtime.native import NativeRuntime
 from served_rig import served
 
@@ -186,6 +192,60 @@ def test_a_reset_of_what_does_not_exist_is_refused(nameserver, admin, send):
             change("readers", "order")
     with pytest.raises(GroupNotExist):
         admin.reset_offsets("strangers", "orders")
+
+
+def test_a_clone_does_what_its_preview_says(nameserver, admin, send):
+    for number in range(6):
+        send(f"{number}", number % 2)
+    admin.create_topic("others", queues=1)
+    commit(nameserver, "readers", {queue(0): 1, queue(1): 3})
+    commit(nameserver, "ahead", {queue(0): 3})
+    preview = admin.preview_clone("readers", "ahead", "orders")
+    assert [(row.queue, row.committed, row.target) for row in preview] == [
+        (queue(0), 3, 1),
+        (queue(1), None, 3),
+    ]
+    assert [(row.repeated, row.skipped) for row in preview] == [(2, 0), (0, 3)]
+    assert admin.clone_offsets("readers", "ahead", "orders") == {queue(0): 1, queue(1): 3}
+    assert [row.committed for row in admin.group_lag("ahead", "orders")] == [1, 3]
+    commit(nameserver, "readers", {queue(0): 2})
+    assert [row.target for row in admin.preview_clone("readers", "ahead")] == [2, 3]
+    assert admin.clone_offsets("readers", "ahead") == {queue(0): 2, queue(1): 3}
+    with pytest.raises(QueryNotFound, match="group readers has no offset in topic others"):
+        admin.clone_offsets("readers", "ahead", "others")
+    assert admin.preview_clone("readers", "ahead", "others") == []
+    with pytest.raises(GroupNotExist):
+        admin.clone_offsets("readers", "strangers")
+    with pytest.raises(InvalidParameter):
+        admin.clone_offsets("readers", "readers")
+
+
+def test_settings_of_a_running_broker_are_shown_and_changed(admin, send):
+    send("one")
+    [node] = admin.cluster()
+    before = admin.broker_settings(node.address)
+    assert before["brokerName"] == "broker-a"
+    admin.change_settings(node.address, {"transactionCheckMax": "7", "slaveReadEnable": "false"})
+    changed = {"transactionCheckMax": "7", "slaveReadEnable": "false"}
+    assert admin.broker_settings(node.address) == before | changed
+    with pytest.raises(NoPermission, match="storePathRootDir cannot be changed"):
+        admin.change_settings(node.address, {"storePathRootDir": "/elsewhere"})
+    for key, value in (("a=b", "c"), ("", "c"), ("a", "b\nc=d"), ("#a", "b")):
+        with pytest.raises(InvalidParameter, match="one line"):
+            admin.change_settings(node.address, {key: value})
+    assert admin.broker_settings(node.address) == before | changed
+
+
+def test_connected_producers_are_listed_by_group(nameserver, admin, send):
+    send("one")
+    with Producer("makers", nameserver) as producer:
+        producer.send(Message("orders", b"two"))
+        deadline = time.monotonic() + 10
+        while not (mine := [each for each in admin.producers() if each.group == "makers"]):
+            assert time.monotonic() < deadline
+    [me] = mine
+    assert (me.address, me.language) == ("127.0.0.1", "PYTHON")
+    assert me.client_id
 
 
 def test_a_group_is_described_with_its_settings_and_its_members(nameserver, admin, send):

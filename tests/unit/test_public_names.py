@@ -33,12 +33,14 @@ NAMES = """
 """
 MEMBERS = {
     "Admin": """
-        alter_topic broker_status close cluster create_group create_topic dead_letters
+        alter_topic broker_settings broker_status change_settings clone_offsets close cluster
+        create_group create_topic dead_letters
         delete_expired delete_group delete_topic describe_group describe_topic drain find_by_id
         find_by_key find_by_offset find_by_time find_message group_lag groups_of_topic hand_over
         list_groups list_topics member_queues message_by_offset_id message_trace offset_by_time
-        offsets preview_drain preview_hand_over preview_reset promote replicas resend_dead_letters
-        reset_offsets route start timeout topic_settings topics undrained
+        offsets preview_clone preview_drain preview_hand_over preview_reset producers promote
+        replicas resend_dead_letters reset_offsets route start timeout topic_settings topics
+        undrained
     """,
     "ConsumeResult": """
         CONSUME_SUCCESS RECONSUME_LATER RETRY SUCCESS SUSPEND SUSPEND_CURRENT_QUEUE_A_MOMENT
