@@ -53,7 +53,7 @@ class MembershipService:
         for consumer in beat.consumers:
             group = c.groups.get_or_create(consumer.group)
             if group is not None and not c.role.is_slave and group.retry_queues > 0:
-                c.topics.ensure(retry_topic(consumer.group), group.retry_queues)
+                c.topics.ensure_retry(retry_topic(consumer.group), group.retry_queues)
         changed = c.clients.heartbeat(
             endpoint, request.language or "OTHER", request.version, beat, c.runtime.monotonic()
         )

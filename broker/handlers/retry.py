@@ -72,7 +72,7 @@ class RetryService:
             queue_id = 0
             properties[names.DELAY] = "0"
         else:
-            topic = c.topics.ensure(retry_topic(group_name), group.retry_queues)
+            topic = c.topics.ensure_retry(retry_topic(group_name), group.retry_queues)
             queue_id = c.runtime.random.randrange(group.retry_queues)
             properties[names.DELAY] = str(level or FIRST_RETRY_LEVEL + message.reconsume_times)
         put = self._copies.store(

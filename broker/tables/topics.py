@@ -369,6 +369,19 @@ class TopicTable(Versioned):
             self.put(found)
         return found
 
+    def ensure_retry(self, name: str, queues: int) -> Topic:
+        """As `ensure`, the retry topic of a group that has so many retry queues now: a retry in a
+        queue that nobody reads would be lost."""
+        found = self.ensure(name, queues)
+        if min(found.read_queues, found.write_queues) < queues:
+            found = replace(
+                found,
+                read_queues=max(found.read_queues, queues),
+                write_queues=max(found.write_queues, queues),
+            )
+            self.put(found)
+        return found
+
     @property
     def data_version(self) -> dict[str, int]:
         return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}

@@ -233,3 +233,26 @@ def test_a_topic_that_an_operator_forbids_to_a_group_is_not_read_by_it() -> None
         await broker.close()
 
     run(body)
+
+
+def test_no_retry_goes_where_nobody_reads_after_a_group_got_more_retry_queues() -> None:
+    """The retry topic has as many queues as the group had when it was made, as in RocketMQ, whose
+    brokers then put retries into queues that no consumer reads."""
+
+    async def body(world: World) -> None:
+        nameserver = await world.nameserver()
+        broker = await world.broker(nameservers=(nameserver,))
+        client = await world.connect(broker.address)
+        await grouped(client, retryQueueNums=1)
+        for number in range(40):
+            assert (await client.send(b"%d" % number)).code == 0
+        first = Failing(world, nameserver)
+        await first.consumer.start()
+        await world.until(lambda: "%RETRY%G" in broker.context.topics)
+        await grouped(client, retryQueueNums=8, retryMaxTimes=2)
+        await world.until(lambda: dead(broker) == 40, 600, every=0.1)
+        assert sorted(first.seen) == [0] * 40 + [1] * 40 + [2] * 40
+        await first.consumer.close()
+        await broker.close()
+
+    run(body)
