@@ -30,6 +30,7 @@ from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.runtime.errors import ClientClosed, RequestTimeout
 from saturnmq.runtime.native import NativeRuntime
@@ -158,6 +159,7 @@ class Producer:
         compress_above: int | None = ProducerOptions.compress_above,
         latency_table: LatencyTable = ProducerOptions.latency_table,
         trace: Trace = False,
+        namespace: str = "",
         on_error: ErrorListener | None = None,
     ) -> None:
         """ConfigError names a value that makes no sense.
@@ -176,6 +178,7 @@ class Producer:
         compress_above: bodies from so many bytes on are compressed; None is never
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
         trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -197,6 +200,7 @@ class Producer:
         )
         self._nameservers = nameservers
         self._trace = topic_of(trace) if trace else ""
+        self._namespace = namespace_of(namespace)
         self._thread: LoopThread | None = None
         self._engine: ProducerEngine | None = None
         self._offer: Callable[[Message], SendHandle | None] = _not_started
@@ -231,10 +235,11 @@ class Producer:
             call_on_loop=thread.loop.call_soon_threadsafe,
             wait=wait_in_thread,
             gate=_shut_gate,
+            namespace=self._namespace,
         )
         engine.accumulator.on_space = self._on_space
         self._offer = engine.offer
-        if not self._trace:
+        if not self._trace and not self._namespace.name:
             self._express = DirectSend(engine)
         await engine.start()
         return engine
@@ -316,7 +321,7 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
-        pinned = None if queue is None else Pin(queue)
+        pinned = engine.pin(queue)
         batch: ProducerBatch = self._when_room(lambda: engine.enqueue_batch(messages, pinned))
         batch.handle(0).result(timeout)
         return [batch.result(index) for index in range(len(messages))]
@@ -338,7 +343,7 @@ class Producer:
         among `queues` by a key, so another one will do when it is gone."""
         engine = self.engine
         number = engine.round(topic).number if keyed else 0
-        pinned = None if queue is None else Pin(queue, number)
+        pinned = engine.pin(queue, number)
         return self._when_room(
             lambda: engine.enqueue_encoded(
                 topic, pinned, body, count, born_ms=born_ms, sys_flag=sys_flag
@@ -397,7 +402,7 @@ class Producer:
         (client/producer/placing.py). TopicNotExist if there is no such topic."""
         engine = self.engine
         self._run(engine.route(topic, create=False))
-        return list(engine.round(topic).queues)
+        return engine.queues(topic)
 
     def send_oneway(
         self,

@@ -101,6 +101,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         max_cached_bytes: int = FlowLimits().bytes,
         verify_crc: bool = True,
         trace: Trace = False,
+        namespace: str = "",
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         instance_name: str = INSTANCE,
@@ -131,6 +132,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -163,6 +165,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 max_cached_bytes=max_cached_bytes,
                 verify_crc=verify_crc,
                 trace=trace,
+                namespace=namespace,
                 client_id=client_id,
                 on_error=on_error,
                 instance_name=instance_name,
@@ -256,6 +259,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         max_cached_bytes: int = 32 << 20,
         verify_crc: bool = True,
         offset_store: OwnOffsetStore | None = None,
+        namespace: str = "",
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
@@ -275,6 +279,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         verify_crc: check every message's CRC-32 of its body
         offset_store: keeps the offsets in place of the brokers: `load(queue)` says one or None,
             `save(offsets)` keeps a dict of them; `async` methods or plain ones
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -294,6 +299,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
                 max_cached_bytes=max_cached_bytes,
                 verify_crc=verify_crc,
                 offset_store=offset_store,
+                namespace=namespace,
                 client_id=client_id,
                 on_error=on_error,
                 runtime=runtime,
@@ -404,6 +410,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         from_beginning: bool = False,
         ordered: bool = False,
         verify_crc: bool = True,
+        namespace: str = "",
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
@@ -413,6 +420,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         ordered: of each queue messages are out once at a time; the next ones come when all are
             acknowledged, or their time is over
         verify_crc: check every message's CRC-32 of its body
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -424,6 +432,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
                 from_beginning=from_beginning,
                 ordered=ordered,
                 verify_crc=verify_crc,
+                namespace=namespace,
                 client_id=client_id,
                 on_error=on_error,
                 runtime=runtime,

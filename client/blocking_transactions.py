@@ -40,6 +40,7 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
         trace: Trace = False,
+        namespace: str = "",
         on_error: ErrorListener | None = None,
     ) -> None:
         """ConfigError names a value that makes no sense.
@@ -52,6 +53,7 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
         trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -66,6 +68,7 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
                 max_message_bytes=max_message_bytes,
                 compress_above=compress_above,
                 trace=trace,
+                namespace=namespace,
                 on_error=on_error,
                 runtime=runtime,
             )

@@ -78,6 +78,7 @@ NAMESERVER_NAMES = {
     "max_idle_s": "serverChannelMaxIdleTimeSeconds",
 }
 CONSUMER_NAMES = {
+    "namespace": "namespace",
     "group": "consumerGroup",
     "nameservers": "namesrvAddr",
     "consume_from": "consumeFromWhere, consumeTimestamp",
@@ -98,6 +99,8 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "buffer_bytes": "totalBatchMaxBytes",
         "max_message_bytes": "maxMessageSize",
         "compress_above": "compressMsgBodyOverHowmuch",
+        "trace": "enableTrace, traceTopic",
+        "namespace": "namespace",
         "latency_table": "latencyMax, notAvailableDuration",
     },
     "TransactionProducer": {
@@ -107,6 +110,8 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "send_timeout": "sendMsgTimeout",
         "max_message_bytes": "maxMessageSize",
         "compress_above": "compressMsgBodyOverHowmuch",
+        "trace": "enableTrace, traceTopic",
+        "namespace": "namespace",
     },
     "PushConsumer": CONSUMER_NAMES
     | {
@@ -116,12 +121,17 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "consume_message_batch_max_size": "consumeMessageBatchMaxSize",
         "consume_threads": "consumeThreadMin, consumeThreadMax",
         "max_reconsume": "maxReconsumeTimes",
+        "trace": "enableTrace, traceTopic",
         "consume_timeout_s": "consumeTimeout",
         "suspend_s": "suspendCurrentQueueTimeMillis",
         "commit_interval_s": "persistConsumerOffsetInterval",
     },
     "PullConsumer": CONSUMER_NAMES
-    | {"auto_commit": "autoCommit", "commit_interval_s": "autoCommitIntervalMillis"},
+    | {
+        "auto_commit": "autoCommit",
+        "commit_interval_s": "autoCommitIntervalMillis",
+        "offset_store": "offsetStore",
+    },
     "Admin": {"nameservers": "namesrvAddr"},
 }
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from saturnmq.client.consumer.offset_store import OffsetTable
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.namespaces import Namespace
 from saturnmq.runtime.errors import InvalidParameter, OffsetsNotSaved
 
 
@@ -32,18 +33,21 @@ class OwnOffsetStore(Protocol):
 class OwnOffsets(OffsetTable):
     """The table of offsets over the application's store."""
 
-    def __init__(self, core: ClientCore, group: str, store: OwnOffsetStore) -> None:
+    def __init__(
+        self, core: ClientCore, group: str, store: OwnOffsetStore, namespace: Namespace
+    ) -> None:
         super().__init__()
         self._core = core
         self._group = group
         self._store = store
+        self._namespace = namespace
         self._saving = asyncio.Lock()
 
     async def load(
         self, queue: MessageQueue, *, stored_only: bool = False, begins: bool = False
     ) -> int | None:
         """The offset in the application's store; whatever that raises is raised."""
-        offset = await self._call(self._store.load, queue)
+        offset = await self._call(self._store.load, self._namespace.plain_queue(queue))
         if offset is not None and (not isinstance(offset, int) or offset < 0):
             raise InvalidParameter(
                 f"offset_store.load says {offset!r} for {queue}: it must say an offset from 0 on, "
@@ -63,7 +67,8 @@ class OwnOffsets(OffsetTable):
                 return
             self.dirty -= changed.keys()
             try:
-                await self._call(self._store.save, changed)
+                named = {self._namespace.plain_queue(each): at for each, at in changed.items()}
+                await self._call(self._store.save, named)
             except Exception as error:
                 self.dirty |= changed.keys() & self.offsets.keys()
                 reported = OffsetsNotSaved(

@@ -29,12 +29,12 @@ from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore
 from saturnmq.client.consumer.own_offsets import OwnOffsets, OwnOffsetStore
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
-from saturnmq.client.consumer.starting import Baseline, ask_offset, offset_of, start_offset
+from saturnmq.client.consumer.starting import Baseline, lag_of, offset_of, start_offset
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
 from saturnmq.protocol import topics
-from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.subscription import Expression, Subscription
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
@@ -90,6 +90,7 @@ class PullConsumer:
         max_cached_bytes: int = 32 << 20,
         verify_crc: bool = True,
         offset_store: OwnOffsetStore | None = None,
+        namespace: str = "",
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -111,16 +112,18 @@ class PullConsumer:
         verify_crc: check every message's CRC-32 of its body
         offset_store: keeps the offsets in place of the brokers: `load(queue)` says one or None,
             `save(offsets)` keeps a dict of them; `async` methods or plain ones
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
-        topics.check_group(group)
+        self.group = group
+        self._namespace = namespace_of(namespace)
+        group = self._group = topics.check_group(self._namespace.wrap(group))
         self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime
-        self.group = group
         self.consume_from = "first" if from_beginning else consume_from
         self.auto_commit = auto_commit
         self.subscriptions: dict[str, Subscription] = {}
@@ -128,10 +131,15 @@ class PullConsumer:
         self.offsets: OffsetStore = (
             RemoteOffsets(self.core, group)
             if offset_store is None
-            else OwnOffsets(self.core, group, offset_store)
+            else OwnOffsets(self.core, group, offset_store, self._namespace)
         )
         self._puller = Puller(
-            self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
+            self.core,
+            group,
+            self.subscriptions,
+            verify_crc=verify_crc,
+            hold_s=hold_s,
+            namespace=self._namespace,
         )
         self._limits = FlowLimits(max_cached_messages, max_cached_bytes)
         how = strategies.strategy(rebalance)
@@ -153,14 +161,14 @@ class PullConsumer:
         """Shares the topic's queues with the group's other members; before start(). `expression`:
         `*`, tags joined by `||`, or a condition over properties, `Sql("price > 3")`."""
         self._check_mode(assigned=False)
-        topics.check_topic(topic)
+        topic = topics.check_topic(self._namespace.wrap(topic))
         version = self.core.subscription_version()
         self.subscriptions[topic] = Subscription.parse(topic, expression, version)
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
         """Reads exactly `queues`, even if others read them, too; replaces an earlier assign()."""
         self._check_mode(assigned=True)
-        wanted = list(dict.fromkeys(queues))
+        wanted = list(dict.fromkeys(map(self._namespace.wrap_queue, queues)))
         for queue in wanted:
             version = self.core.subscription_version()
             self.subscriptions[queue.topic] = Subscription.parse(queue.topic, expression, version)
@@ -187,11 +195,11 @@ class PullConsumer:
         if self._owns_core:
             await self.core.start()
         try:
-            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+            await find_brokers(self.core, self._group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed:
             await self.close()
             raise
-        self.core.register_consumer(self.group, self)
+        self.core.register_consumer(self._group, self)
         await self.core.heartbeat_now()
         if self.subscriptions and not self._assigned:
             self._tasks.keep(self._membership.run, "rebalance")
@@ -215,7 +223,7 @@ class PullConsumer:
             await self.offsets.commit(confirm=True)
             for queue in list(self._held):
                 self._drop(queue)
-            await self.core.unregister_consumer(self.group)
+            await self.core.unregister_consumer(self._group)
         self._arrived.set()
         if self._owns_core:
             await self.core.close()
@@ -291,7 +299,7 @@ class PullConsumer:
                 log.info("pull of %s failed, again in %g s: %s", held.queue, ERROR_PAUSE_S, error)
                 await self.runtime.sleep(ERROR_PAUSE_S)
                 continue
-            note_term(self.core.terms, self.group, held.queue, pulled.term)
+            note_term(self.core.terms, self._group, held.queue, pulled.term)
             if pulled.moved:
                 pulled.log_move(held.queue, state.next_offset)
                 offset = pulled.next_offset
@@ -330,18 +338,19 @@ class PullConsumer:
         """
         if offset < 0:
             raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
-        self._go_to(self._require(queue), offset)
-        self._sought.add(queue)
+        held = self._require(queue)
+        self._go_to(held, offset)
+        self._sought.add(held.queue)
 
     async def seek_to(self, queue: MessageQueue, place: str | int) -> int:
         """As seek(), to "first" or "last", the ends of the queue, or to the first message stored at
         a time in ms or later; returns the offset."""
         if isinstance(place, str) and place not in ("first", "last"):
             raise InvalidParameter(f"place {place!r}: give 'first', 'last' or a time in ms")
-        self._require(queue)
-        await self.core.route(queue.topic)
-        offset = await offset_of(self.core, queue, place)
-        self.seek(queue, offset)
+        inner = self._require(queue).queue
+        await self.core.route(inner.topic)
+        offset = await offset_of(self.core, inner, place)
+        self.seek(inner, offset)
         return offset
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
@@ -350,12 +359,12 @@ class PullConsumer:
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """poll() gives messages of these queues again."""
-        self._paused.difference_update(queues)
+        self._paused.difference_update(map(self._namespace.wrap_queue, queues))
         self._arrived.set()
 
     def paused(self) -> list[MessageQueue]:
         """The queues that are paused."""
-        return sorted(self._paused)
+        return sorted(map(self._namespace.plain_queue, self._paused))
 
     def _go_to(self, held: AssignedQueue, offset: int) -> None:
         held.state.reset(offset)
@@ -366,35 +375,25 @@ class PullConsumer:
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset of `queue` on the broker; None if there is none."""
+        queue = self._namespace.wrap_queue(queue)
         await self.core.route(queue.topic)
         return await self.offsets.load(queue, stored_only=True)
 
     async def lag(self, queue: MessageQueue | None = None) -> int:
         """Messages between what was polled and the end of the queue (or of all my queues)."""
-        queues = list(self._held) if queue is None else [queue]
-        for topic in {each.topic for each in queues}:
-            await self.core.route(topic)
-        ends = await asyncio.gather(
-            *(ask_offset(self.core, RequestCode.GET_MAX_OFFSET, each) for each in queues)
-        )
-        total = 0
-        for each, end in zip(queues, ends, strict=True):
-            at = self._polled.get(each)
-            if at is None:
-                at = await self.offsets.load(each) or 0
-            total += max(0, end - at)
-        return total
+        queues = list(self._held) if queue is None else [self._namespace.wrap_queue(queue)]
+        return await lag_of(self.core, self.offsets, queues, self._polled)
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are read now."""
-        return sorted(self._held)
+        return sorted(map(self._namespace.plain_queue, self._held))
 
     def position(self, queue: MessageQueue) -> int | None:
         """The offset of the next message that poll() gives of `queue`."""
-        return self._polled.get(queue)
+        return self._polled.get(self._namespace.wrap_queue(queue))
 
     def _require(self, queue: MessageQueue) -> AssignedQueue:
-        held = self._held.get(queue)
+        held = self._held.get(self._namespace.wrap_queue(queue))
         if held is None:
             raise InvalidParameter(f"{queue} is not assigned to this consumer: {self.assignment()}")
         return held
@@ -463,7 +462,7 @@ class PullConsumer:
     def heartbeat_data(self) -> dict[str, Any]:
         """This group's entry of a heartbeat."""
         return heartbeat_entry(
-            self.group, self.subscriptions.values(), self.consume_from, push=False
+            self._group, self.subscriptions.values(), self.consume_from, push=False
         )
 
     def on_ids_changed(self) -> None:

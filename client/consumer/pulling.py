@@ -29,6 +29,7 @@ from saturnmq.protocol.codes import (
 )
 from saturnmq.protocol.epochs import term_in
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
+from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.protocol.topics import RETRY_PREFIX
@@ -107,6 +108,7 @@ class Puller:
         *,
         verify_crc: bool = True,
         hold_s: float | None = None,
+        namespace: Namespace = NO_NAMESPACE,
         max_count: int = OWN_COUNT,
         max_bytes: int = OWN_BYTES,
     ) -> None:
@@ -119,6 +121,7 @@ class Puller:
                 f"{HOLD_MAX_S:g} seconds"
             )
         self._verify_crc = verify_crc
+        self._namespace = namespace
         self._hold_s = hold_s
         self._max_count = max_count
         self._max_bytes = max_bytes
@@ -332,4 +335,7 @@ class Puller:
         if queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
                 message.topic = message.properties.get("RETRY_TOPIC") or message.topic
+        if self._namespace.name:
+            for message in messages:
+                message.topic = self._namespace.plain(message.topic)
         return messages

@@ -47,6 +47,7 @@ from saturnmq.client.terms import note_term
 from saturnmq.client.tracing import Trace, Tracer, topic_of
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.subscription import Expression, Subscription
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
@@ -107,6 +108,7 @@ class PushConsumer:
         max_cached_bytes: int = FlowLimits().bytes,
         verify_crc: bool = True,
         trace: Trace = False,
+        namespace: str = "",
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -140,6 +142,7 @@ class PushConsumer:
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -148,7 +151,9 @@ class PushConsumer:
         offsets_path: the file of a broadcasting consumer's offsets, by default
             ~/.saturnmq/offsets/<instance_name>/<group>/offsets.json
         """
-        topics.check_group(group)
+        self.group = group
+        self._namespace = namespace_of(namespace)
+        group = self._group = topics.check_group(self._namespace.wrap(group))
         topics.check_instance(instance_name)
         ordered = ordered or orderly
         _check_start(consume_from)
@@ -159,13 +164,12 @@ class PushConsumer:
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime
-        self.group = group
         self.ordered = ordered
         self.broadcasting = broadcasting
         self.consume_from = "first" if from_beginning else consume_from
         self.subscriptions: dict[str, Subscription] = {}
         self.baseline = Baseline()
-        self._tracer = Tracer(self.core, group, "SUB", topic_of(trace)) if trace else None
+        self._tracer = Tracer(self.core, self.group, "SUB", topic_of(trace)) if trace else None
         self._caller = Caller(
             self.runtime,
             consume_message_batch_max_size,
@@ -178,9 +182,14 @@ class PushConsumer:
         self._limits = FlowLimits(max_cached_messages, max_cached_bytes)
         self._verify_crc = verify_crc
         self._puller = Puller(
-            self.core, group, self.subscriptions, verify_crc=verify_crc, hold_s=hold_s
+            self.core,
+            group,
+            self.subscriptions,
+            verify_crc=verify_crc,
+            hold_s=hold_s,
+            namespace=self._namespace,
         )
-        send_back = SendBack(self.core, group, max_reconsume)
+        send_back = SendBack(self.core, group, max_reconsume, self._namespace)
         work = self.core, group, self._caller, send_back
         self._consumption: Consumption = (
             InOrder(
@@ -218,7 +227,7 @@ class PushConsumer:
 
         The listener is the consumer's, for all its topics; give it here or to the constructor.
         """
-        topics.check_topic(topic)
+        topic = topics.check_topic(self._namespace.wrap(topic))
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
         version = self.core.subscription_version()
@@ -228,6 +237,7 @@ class PushConsumer:
 
     def unsubscribe(self, topic: str) -> None:
         """Drops a topic; its queues go to the other members at the next rebalance."""
+        topic = self._namespace.wrap(topic)
         self.subscriptions.pop(topic, None)
         self.baseline.forget(topic)
         self._membership.trigger()
@@ -250,15 +260,15 @@ class PushConsumer:
         if self._tracer is not None:
             self._tracer.begin()
         if self._file is None:
-            retry = topics.retry_topic(self.group)
+            retry = topics.retry_topic(self._group)
             version = self.core.subscription_version()
             self.subscriptions[retry] = Subscription.parse(retry, "*", version)
         try:
-            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+            await find_brokers(self.core, self._group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed:
             await self.close()
             raise
-        self.core.register_consumer(self.group, self)
+        self.core.register_consumer(self._group, self)
         await self._announce()
         self._tasks.keep(self._membership.run, "rebalance")
         self._tasks.keep(self._commit_loop, "commit")
@@ -280,7 +290,7 @@ class PushConsumer:
         if self._file is not None:
             await self._file.close()
         if self._started:
-            await self.core.unregister_consumer(self.group)
+            await self.core.unregister_consumer(self._group)
         self._caller.close()
         if self._tracer is not None:
             await self._tracer.close()
@@ -305,9 +315,9 @@ class PushConsumer:
         """No caller waits for this after start(): an error becomes a line in the log, and other
         brokers may still check the condition."""
         try:
-            await find_brokers(self.core, self.group, self.subscriptions, self.baseline)
+            await find_brokers(self.core, self._group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed as error:
-            log.error("group %s: %s", self.group, error)
+            log.error("group %s: %s", self._group, error)
         await self._announce()
 
     # -- queues come and go (called by Membership) ----------------------------------------------
@@ -357,7 +367,7 @@ class PushConsumer:
                 continue
             if state.dropped or generation != state.generation:
                 continue
-            note_term(self.core.terms, self.group, held.queue, pulled.term)
+            note_term(self.core.terms, self._group, held.queue, pulled.term)
             state.last_pull = self.runtime.monotonic()
             if pulled.moved:
                 pulled.log_move(held.queue, state.next_offset)
@@ -389,7 +399,7 @@ class PushConsumer:
         """This group's entry of a heartbeat."""
         subscriptions = self.subscriptions.values()
         return heartbeat_entry(
-            self.group, subscriptions, self.consume_from, push=True, broadcasting=self.broadcasting
+            self._group, subscriptions, self.consume_from, push=True, broadcasting=self.broadcasting
         )
 
     def on_ids_changed(self) -> None:
@@ -449,6 +459,8 @@ class PushConsumer:
         began = self.runtime.monotonic()
         broker_name = ext.get("brokerName") or ""
         messages = kernels.decode_frames(frame, self._verify_crc, broker_name)
+        for message in messages:
+            message.topic = self._namespace.plain(message.topic)
         chunk = MessageRun(messages, 0, len(frame))
         await self._caller.run(chunk)
         return {

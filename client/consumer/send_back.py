@@ -16,6 +16,7 @@ from saturnmq.client.single_send import single_send
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import RouteNotFound, SaturnError
 
@@ -28,9 +29,16 @@ STORED = frozenset({0, 10, 11, 12})
 class SendBack:
     """Sends messages of one group back."""
 
-    def __init__(self, core: ClientCore, group: str, max_reconsume: int) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        max_reconsume: int,
+        namespace: Namespace = NO_NAMESPACE,
+    ) -> None:
         self._core = core
         self._group = group
+        self._namespace = namespace
         self._max = str(max_reconsume) if max_reconsume >= 0 else ""  # empty: as the group has it
 
     async def __call__(self, message: ReceivedMessage, delay_level: int = 0) -> bool:
@@ -59,7 +67,7 @@ class SendBack:
             "group": self._group,
             "delayLevel": str(delay_level),
             "originMsgId": message.message_id,
-            "originTopic": message.topic,
+            "originTopic": self._namespace.wrap(message.topic),
             "unitMode": "false",
             "bname": broker_name,
         }
@@ -80,7 +88,7 @@ class SendBack:
         if address is None:
             raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
         properties = dict(message.properties)
-        properties.setdefault("RETRY_TOPIC", message.topic)
+        properties.setdefault("RETRY_TOPIC", self._namespace.wrap(message.topic))
         properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
         properties["RECONSUME_TIME"] = str(message.reconsume_times + 1)
         properties["DELAY"] = str(delay_level or 3 + message.reconsume_times)

@@ -30,6 +30,7 @@ from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.protocol import checked, fastjson, topics
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.pop_headers import INVISIBLE_MAX_MS
 from saturnmq.protocol.properties import POP_CK
 from saturnmq.protocol.remoting import Command
@@ -93,6 +94,7 @@ class SimpleConsumer:
         from_beginning: bool = False,
         ordered: bool = False,
         verify_crc: bool = True,
+        namespace: str = "",
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -104,16 +106,18 @@ class SimpleConsumer:
         ordered: of each queue messages are out once at a time; the next ones come when all are
             acknowledged, or their time is over
         verify_crc: check every message's CRC-32 of its body
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
-        topics.check_group(group)
+        self.group = group
+        self._namespace = namespace_of(namespace)
+        group = self._group = topics.check_group(self._namespace.wrap(group))
         self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime
-        self.group = group
         self.ordered = ordered
         self._from_beginning = from_beginning
         self._verify_crc = verify_crc
@@ -128,7 +132,7 @@ class SimpleConsumer:
         or a condition over properties, `Sql("price > 3")`."""
         if self._started:
             raise ConfigError("subscribe before start()")
-        topics.check_topic(topic)
+        topic = topics.check_topic(self._namespace.wrap(topic))
         version = self.core.subscription_version()
         self._subscriptions[topic] = Subscription.parse(topic, expression, version)
 
@@ -142,11 +146,11 @@ class SimpleConsumer:
         if self._owns_core:
             await self.core.start()
         try:
-            await find_brokers(self.core, self.group, self._subscriptions, Baseline())
+            await find_brokers(self.core, self._group, self._subscriptions, Baseline())
         except SubscriptionParseFailed:
             await self.close()
             raise
-        self.core.register_consumer(self.group, self)
+        self.core.register_consumer(self._group, self)
         await self.core.heartbeat_now()
 
     async def close(self) -> None:
@@ -156,7 +160,7 @@ class SimpleConsumer:
             return
         self._closing = True
         if self._started:
-            await self.core.unregister_consumer(self.group)
+            await self.core.unregister_consumer(self._group)
         if self._owns_core:
             await self.core.close()
 
@@ -242,7 +246,7 @@ class SimpleConsumer:
     ) -> list[ReceivedMessage]:
         subscription = self._subscriptions[source.topic]
         ext = {
-            "consumerGroup": self.group,
+            "consumerGroup": self._group,
             "topic": source.topic,
             "queueId": "-1",
             "maxMsgNums": str(most),
@@ -264,13 +268,15 @@ class SimpleConsumer:
             return []
         self._attempts += 1
         found = messages_in(
-            answer, source.topic, self.group, source.broker, verify_crc=self._verify_crc
+            answer, source.topic, self._group, source.broker, verify_crc=self._verify_crc
         )
         # The broker filters by a hash of the tag: others may slip through. They are done with.
         wanted = [each for each in found if subscription.matches_tag(each.tag)]
         if len(wanted) < len(found):
             kept = {id(each) for each in wanted}
             await self.ack([each for each in found if id(each) not in kept])
+        for message in wanted:
+            message.topic = self._namespace.plain(message.topic)
         return wanted
 
     async def _any(self, sources: Sequence[Source], hold_s: float) -> None:
@@ -286,7 +292,7 @@ class SimpleConsumer:
 
     async def _notified(self, source: Source, hold_s: float) -> None:
         ext = {
-            "consumerGroup": self.group,
+            "consumerGroup": self._group,
             "topic": source.topic,
             "queueId": "-1",
             "pollTime": str(int(hold_s * 1000)),
@@ -321,7 +327,9 @@ class SimpleConsumer:
         by_broker: dict[str, list[tuple[str, Receipt]]] = {}
         for message in messages:
             receipt = receipt_of(message)
-            by_broker.setdefault(receipt.broker, []).append((message.topic, receipt))
+            by_broker.setdefault(receipt.broker, []).append(
+                (self._namespace.wrap(message.topic), receipt)
+            )
         failed: list[SaturnError] = []
         for broker, receipts in by_broker.items():
             try:
@@ -344,7 +352,7 @@ class SimpleConsumer:
             pops.setdefault((topic, receipt._replace(offset=0)), []).append(receipt.offset)
         entries = [
             {
-                "c": self.group,
+                "c": self._group,
                 "t": topic,
                 "r": str(pop.kind),
                 "so": pop.start,
@@ -367,7 +375,7 @@ class SimpleConsumer:
         on it, or shorter to give it back. NoMessage: its time is over, or it was acknowledged."""
         self._check_runs()
         receipt = receipt_of(message)
-        ext = self._about(message.topic, receipt)
+        ext = self._about(self._namespace.wrap(message.topic), receipt)
         ext["invisibleTime"] = str(_milliseconds(invisible_s))
         request = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
         answer = await self.core.invoke(self._address(receipt.broker), request)
@@ -381,8 +389,8 @@ class SimpleConsumer:
 
     def _about(self, topic: str, receipt: Receipt) -> dict[str, str]:
         return {
-            "consumerGroup": self.group,
-            "topic": real_topic(topic, self.group, receipt.kind),
+            "consumerGroup": self._group,
+            "topic": real_topic(topic, self._group, receipt.kind),
             "queueId": str(receipt.queue_id),
             "offset": str(receipt.offset),
             "extraInfo": str(receipt),
@@ -393,7 +401,7 @@ class SimpleConsumer:
     def heartbeat_data(self) -> dict[str, Any]:
         """Its entry in a heartbeat."""
         start = "first" if self._from_beginning else "last"
-        entry = heartbeat_entry(self.group, self._subscriptions.values(), start, push=False)
+        entry = heartbeat_entry(self._group, self._subscriptions.values(), start, push=False)
         return {**entry, "consumeType": "CONSUME_POP"}
 
     def on_ids_changed(self) -> None:

@@ -14,6 +14,7 @@ end. A time counts for topics in memory as well; RocketMQ's client ignores it th
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 
 from saturnmq.client.consumer.offset_store import OffsetStore
@@ -99,6 +100,28 @@ async def offset_of(core: ClientCore, queue: MessageQueue, place: str | int) -> 
         )
     code = RequestCode.GET_MIN_OFFSET if place == "first" else RequestCode.GET_MAX_OFFSET
     return await ask_offset(core, code, queue)
+
+
+async def lag_of(
+    core: ClientCore,
+    offsets: OffsetStore,
+    queues: Iterable[MessageQueue],
+    reached: Mapping[MessageQueue, int],
+) -> int:
+    """Messages between the offsets `reached`, else those of the store, and the queues' ends."""
+    queues = list(queues)
+    for topic in {each.topic for each in queues}:
+        await core.route(topic)
+    ends = await asyncio.gather(
+        *(ask_offset(core, RequestCode.GET_MAX_OFFSET, each) for each in queues)
+    )
+    total = 0
+    for each, end in zip(queues, ends, strict=True):
+        at = reached.get(each)
+        if at is None:
+            at = await offsets.load(each) or 0
+        total += max(0, end - at)
+    return total
 
 
 async def ask_offset(

@@ -153,6 +153,7 @@ class Accumulator:
         self.starving = False
         self._outbox = Outbox(alone_from)
         self.offer = self._outbox.offer
+        self.renamed: Callable[[MessageQueue], MessageQueue] | None = None  # of a finished batch
         self._refusing = False
 
     # -- any thread ---------------------------------------------------------------------------
@@ -335,6 +336,8 @@ class Accumulator:
             if batch.done:
                 return
             batch.error = error
+            if self.renamed is not None and batch.queue is not None:
+                batch.queue = self.renamed(batch.queue)
             batch.done = True
             watchers, batch.watchers = batch.watchers, []
             self.active.discard(batch)

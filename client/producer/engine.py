@@ -30,7 +30,9 @@ from saturnmq.client.producer.timed import recall
 from saturnmq.protocol import compression
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.properties import (
+    INSTANCE_ID,
     SHARDING_KEY,
     TRAVELS_ALONE,
     UNIQ_KEY,
@@ -51,6 +53,10 @@ Body = bytes | bytearray | memoryview
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
+def _refuse(message: Message) -> None:
+    """Takes no message: each must be wrapped first."""
+
+
 class ProducerEngine:
     """A producer without the way in which its callers wait. `enqueue` may run on any thread."""
 
@@ -64,11 +70,13 @@ class ProducerEngine:
         call_on_loop: Callable[[Callable[[], None]], object],
         wait: Callable[[ProducerBatch, float | None], object],
         gate: Callable[[], Gate] | None = None,
+        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
         """`wait` is how `SendHandle.result` waits; `gate` is the accumulator's."""
-        check_group(group)
         self.core = core
-        self.group = group
+        self.group = check_group(namespace.wrap(group))
+        # None spares the ordinary producer a call for each message.
+        self.namespace = namespace if namespace.name else None
         self.options = options
         self.call_on_loop = call_on_loop
         runtime = core.runtime
@@ -89,7 +97,10 @@ class ProducerEngine:
             gate=gate,
         )
         self.offer: Callable[[Message], SendHandle | None] = self.accumulator.offer
-        self.sender = Sender(core, self.accumulator, group, options)
+        if self.namespace is not None:
+            self.offer = _refuse
+            self.accumulator.renamed = namespace.plain_queue
+        self.sender = Sender(core, self.accumulator, self.group, options)
         self.requests = Requests(core)
         self.closed = False
         self._why_closed = ClientClosed("the producer is closed")
@@ -119,6 +130,8 @@ class ProducerEngine:
 
     def enqueue(self, message: Message, pinned: Pin | None) -> SendHandle | None:
         """Accept one message; None when the buffer is full."""
+        if self.namespace is not None:
+            message = self._wrapped(message, self.namespace)
         self._check(message)
         lane = self.accumulator.lane(message.topic, pinned)
         if self._alone(message.topic, message.properties) or not self._small(message.body):
@@ -142,6 +155,8 @@ class ProducerEngine:
         """Accept messages of one topic as one batch; None when the buffer is full."""
         if not messages:
             raise InvalidParameter("send_batch of no messages: give at least one")
+        if self.namespace is not None:
+            messages = [self._wrapped(message, self.namespace) for message in messages]
         topic = messages[0].topic
         for message in messages:
             self._check(message)
@@ -167,7 +182,7 @@ class ProducerEngine:
         """The pin that binds a message to a queue: by `queue`, by the selector's choice, by its
         key, or none. RouteNotFound while the topic's route is not known."""
         if queue is not None:
-            return Pin(queue)
+            return self.pin(queue)
         key = sharding_key or message.properties.get(SHARDING_KEY)
         if selector is None and key is None:
             return None
@@ -176,14 +191,41 @@ class ProducerEngine:
             known = "has no queue to write to now" if number else "has no route that is known yet"
             raise RouteNotFound(f"topic {message.topic!r} {known}")
         if selector is not None:
-            selected = selector(queues, message)
+            if self.namespace is None:
+                selected = selector(queues, message)
+            else:
+                offered = [self.namespace.plain_queue(each) for each in queues]
+                selected = self.namespace.wrap_queue(selector(offered, message))
             return Pin(selected, number if selected in queues else 0)
         assert key is not None
         return Pin(queue_of(key, queues), number)
 
+    def pin(self, queue: MessageQueue | None, number: int = 0) -> Pin | None:
+        """The pin of a queue that the caller names; `number`: of the round that it was chosen
+        from."""
+        if queue is not None and self.namespace is not None:
+            queue = self.namespace.wrap_queue(queue)
+        return None if queue is None else Pin(queue, number)
+
     def round(self, topic: str) -> Round:
         """The queues that keys are hashed over now; none before `route(topic)`."""
+        if self.namespace is not None:
+            topic = self.namespace.wrap(topic)
         return self.sender.key_queues.round(topic)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """Those queues, as the application names them."""
+        queues = self.round(topic).queues
+        if self.namespace is None:
+            return list(queues)
+        return [self.namespace.plain_queue(queue) for queue in queues]
+
+    @staticmethod
+    def _wrapped(message: Message, namespace: Namespace) -> Message:
+        """The message for the brokers; INSTANCE_ID is what RocketMQ's producer adds."""
+        properties = {**message.properties, INSTANCE_ID: namespace.name}
+        topic = namespace.wrap(message.topic)
+        return Message(topic, message.body, properties=properties, flag=message.flag)
 
     def _check(self, message: Message) -> None:
         if message.topic not in self._topics:
@@ -246,6 +288,8 @@ class ProducerEngine:
         """Accept `count` messages that are encoded as a batch (protocol/batch.py), including
         UNIQ_KEY; None when the buffer is full."""
         self.check_open()
+        if self.namespace is not None:
+            topic = self.namespace.wrap(topic)
         lane = self.accumulator.lane(topic, pinned)
         batch = self.accumulator.batch(lane, body)
         batch.bytes = len(body)
@@ -307,6 +351,8 @@ class ProducerEngine:
         """Before a request: the brokers of the topic have to know this client."""
         self.check_open()
         await self.route(topic)
+        if self.namespace is not None:
+            topic = self.namespace.wrap(topic)
         if not self.requests.is_known_at(topic):
             await self.requests.greet(topic)
 
@@ -337,6 +383,8 @@ class ProducerEngine:
     async def route(self, topic: str, *, create: bool = True) -> None:
         """Fetch the route of `topic`, so that `pin_for` can answer; without `create` the topic has
         to exist."""
+        if self.namespace is not None:
+            topic = self.namespace.wrap(topic)
         check_topic(topic)
         await self.core.route(topic, create=create)
         self.sender.key_queues.learn(topic)
@@ -345,6 +393,8 @@ class ProducerEngine:
         """Send without an acknowledgement; dropped if no broker can be reached now."""
         if not message.body or len(message.body) > self.options.max_message_bytes:
             raise self._bad_body(len(message.body))
+        if self.namespace is not None:
+            message = self._wrapped(message, self.namespace)
         queues = self.core.publish_queues(message.topic)
         if pinned is None:
             if not queues:

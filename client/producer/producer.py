@@ -17,7 +17,6 @@ from functools import partial
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.producer import at_exit
-from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import (
     ProducerBatch,
     SendHandle,
@@ -29,6 +28,7 @@ from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.properties import (
     SHARDING_KEY,
 )
@@ -74,6 +74,7 @@ class Producer:
         compress_above: int | None = ProducerOptions.compress_above,
         latency_table: LatencyTable = ProducerOptions.latency_table,
         trace: Trace = False,
+        namespace: str = "",
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
@@ -94,6 +95,7 @@ class Producer:
         compress_above: bodies from so many bytes on are compressed; None is never
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
         trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -117,6 +119,7 @@ class Producer:
         self._own_core = core is None
         self.group = group
         self._trace = topic_of(trace) if trace else ""
+        self._namespace = namespace_of(namespace)
         self._engine: ProducerEngine | None = None
         self._room: list[asyncio.Future[None]] = []
 
@@ -135,6 +138,7 @@ class Producer:
             lock=contextlib.nullcontext(),
             call_on_loop=runtime.call_soon,
             wait=_not_here,
+            namespace=self._namespace,
         )
         engine.accumulator.on_space = self._on_space
         await engine.start()
@@ -201,7 +205,7 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         engine = self.engine
-        pinned = None if queue is None else Pin(queue)
+        pinned = engine.pin(queue)
         while True:
             batch = engine.enqueue_batch(messages, pinned)
             if batch is not None:
@@ -269,7 +273,7 @@ class Producer:
         """The queues of `topic` that sharding keys are hashed over now: its write queues
         (client/producer/placing.py). TopicNotExist if there is no such topic."""
         await self.engine.route(topic, create=False)
-        return list(self.engine.round(topic).queues)
+        return self.engine.queues(topic)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged or has failed."""

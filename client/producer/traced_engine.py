@@ -21,6 +21,7 @@ from saturnmq.client.tracing import Tracer
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.frame import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from saturnmq.protocol.message import Message, ReceivedMessage
+from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.recall_handle import decode_handle
 from saturnmq.protocol.trace import TracedType, TraceKind, TraceRecord
 
@@ -44,9 +45,17 @@ class TracedEngine(ProducerEngine):
         call_on_loop: Callable[[Callable[[], None]], object],
         wait: Callable[[ProducerBatch, float | None], object],
         gate: Callable[[], Gate] | None = None,
+        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
         super().__init__(
-            core, group, options, lock=lock, call_on_loop=call_on_loop, wait=wait, gate=gate
+            core,
+            group,
+            options,
+            lock=lock,
+            call_on_loop=call_on_loop,
+            wait=wait,
+            gate=gate,
+            namespace=namespace,
         )
         self.tracer = Tracer(core, group, "PUB", trace_topic)
         offer = self.offer
@@ -85,7 +94,7 @@ class TracedEngine(ProducerEngine):
         record = TraceRecord(
             TraceKind.PUB,
             result.message_id,
-            group=self.group,
+            group=self.tracer.group,
             timestamp_ms=began_ms,
             cost_ms=max(self.tracer.now_ms() - began_ms, 0),
             store_host=self.core.broker_address(result.queue.broker_name) or "",
@@ -117,7 +126,7 @@ class TracedEngine(ProducerEngine):
         record = TraceRecord(
             TraceKind.END_TRANSACTION,
             transaction_id,
-            group=self.group,
+            group=self.tracer.group,
             timestamp_ms=self.tracer.now_ms(),
             store_host=address,
             transaction_id=transaction_id,
@@ -130,6 +139,7 @@ class TracedEngine(ProducerEngine):
     async def recall(self, sent: SendResult | str) -> str:
         """As the ordinary engine does; traced whether it succeeds or not."""
         handle = decode_handle(sent if isinstance(sent, str) else recall_handle(sent))
+        namespace = self.namespace or NO_NAMESPACE
         success = False
         try:
             recalled = await super().recall(sent)
@@ -139,9 +149,9 @@ class TracedEngine(ProducerEngine):
             record = TraceRecord(
                 TraceKind.RECALL,
                 handle.message_id,
-                group=self.group,
+                group=self.tracer.group,
                 timestamp_ms=self.tracer.now_ms(),
-                topic=handle.topic,
+                topic=namespace.plain(handle.topic),
                 success=success,
             )
             self.tracer.add(record)

@@ -38,6 +38,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.frame import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
 from saturnmq.runtime.door import Runtime
@@ -172,6 +173,7 @@ class TransactionProducer:
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
         trace: Trace = False,
+        namespace: str = "",
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
@@ -186,10 +188,13 @@ class TransactionProducer:
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
         trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
         self.group = group
+        self._namespace = namespace_of(namespace)
+        self._group = self._namespace.wrap(group)
         self._check = check
         self._topics = tuple(topics)
         self._timeout = send_timeout
@@ -206,6 +211,7 @@ class TransactionProducer:
             max_message_bytes=max_message_bytes,
             compress_above=compress_above,
             trace=trace,
+            namespace=namespace,
         )
         self._known: OrderedDict[str, Transaction] = OrderedDict()  # open ones and ended ones
 
@@ -214,10 +220,10 @@ class TransactionProducer:
         if self._own_core:
             await self.core.start()
         await self._producer.start()
-        self.core.register_producer(self.group, self)
+        self.core.register_producer(self._group, self)
         for topic in (*self._topics, AUTO_CREATE_TOPIC):
             try:
-                await self.core.route(topic)
+                await self.core.route(self._namespace.wrap(topic))
             except SaturnError as error:
                 log.debug("no broker of %s may ask yet: %s", topic, error)
         await self.core.heartbeat_now()
@@ -264,7 +270,7 @@ class TransactionProducer:
         given = transaction.message
         message = Message(given.topic, given.body, properties=given.properties, flag=given.flag)
         message.properties[names.TRAN_MSG] = "true"
-        message.properties[names.PGROUP] = self.group
+        message.properties[names.PGROUP] = self._group
         runtime = self.core.runtime
         deadline = runtime.monotonic() + self._timeout
         while True:
@@ -311,7 +317,7 @@ class TransactionProducer:
                 raise
             except SaturnError as error:
                 log.debug("the end of %s is not known to its broker: %s", transaction, error)
-                core.refresh_soon(transaction.message.topic)
+                core.refresh_soon(self._namespace.wrap(transaction.message.topic))
                 if core.runtime.monotonic() + PAUSE_S >= deadline:
                     return
             await core.runtime.sleep(PAUSE_S)
@@ -329,7 +335,7 @@ class TransactionProducer:
             message, ext["transactionId"], state.value, address, asked=asked
         )
         more = {
-            "producerGroup": self.group,
+            "producerGroup": self._group,
             "commitOrRollback": str(state.value),
             "fromTransactionCheck": "true" if asked else "false",
         }
@@ -341,7 +347,8 @@ class TransactionProducer:
     def check_transaction(self, ext: dict[str, str], frame: bytes, address: str) -> None:
         """CHECK_TRANSACTION_STATE 39: the broker at `address` asks."""
         message = decode_frames(frame, False, ext.get("bname", ""))[0]
-        if message.properties.get(names.PGROUP) == self.group:
+        message.topic = self._namespace.plain(message.topic)
+        if message.properties.get(names.PGROUP) == self._group:
             work = partial(self._answer, ext, message, address)
             self.core.tasks.once(work, name="check a transaction")
 

@@ -536,6 +536,7 @@ public class Scenarios {
 
     // -- namespaces, traces -----------------------------------------------------------------------
 
+    /** There are five messages of another client in the topic. */
     private static String namespace(String topic) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer(topic);
         producer.setNamespace("space");
@@ -559,9 +560,9 @@ public class Scenarios {
             SendResult result = producer.send(new Message(topic, bytes("n" + number)));
             require(result.getMessageQueue().getTopic().equals(topic), result);
         }
-        until("all come again in the namespace", () -> came.size() == 10 && came.values().stream().allMatch(times -> times == 1));
+        until("all come again in the namespace", () -> came.size() == 15 && came.values().stream().allMatch(times -> times == 1));
         require(topics.equals(Set.of(topic)), topics);
-        return "10 messages";
+        return "15 messages";
     }
 
     /** Since 5.0: names are not wrapped, requests have the fields ns and nsd. */
@@ -591,14 +592,19 @@ public class Scenarios {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(topic, null, new AllocateMessageQueueAveragely(), true, null);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
-        CountDownLatch came = new CountDownLatch(1);
+        // One thread: when it has the second message, all is recorded of the first.
+        consumer.setConsumeThreadMin(1);
+        consumer.setConsumeThreadMax(1);
+        Set<String> came = new ConcurrentSkipListSet<>();
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            came.countDown();
+            messages.forEach(message -> came.add(text(message)));
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         started(consumer);
-        SendResult result = producer.send(new Message(topic, "tag", "trace-key", bytes("x")));
-        require(came.await(PATIENCE_MS, TimeUnit.MILLISECONDS), "the message did not come");
+        SendResult result = producer.send(new Message(topic, "tag", "trace-key", bytes("first")));
+        until("the first message comes", () -> came.contains("first"));
+        producer.send(new Message(topic, bytes("second")));
+        until("the second message comes", () -> came.contains("second"));
         return result.getMsgId();  // both clients send their traces when they end
     }
 

@@ -11,7 +11,7 @@ import interop_nodes
 import pytest
 from cluster_rig import make_topic, running
 from interop_clients import ClientProgram, client_program, go_client, java_program
-from saturnmq import Admin
+from saturnmq import Admin, Message, Producer, PullConsumer
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.protocol.trace import TraceKind
 from saturnmq.runtime.errors import TopicNotExist
@@ -24,6 +24,7 @@ SCENARIOS = (
     *("namespace", "namespace-v2"),
 )
 GO_SCENARIOS = ("send", "orderly", "retry", "delay", "transactions")
+READ_S = 30.0
 TRACED_S = 20.0
 
 
@@ -72,9 +73,28 @@ def test_a_java_client_does_what_it_does_with_rocketmq(
     topic = f"{name}-{scenario}"
     # A namespace is part of the names that the broker sees.
     make_topic(cluster, f"space%{topic}" if scenario == "namespace" else topic, 4)
+    if scenario == "namespace":
+        with Producer("ours", cluster.nameservers[0], namespace="space") as producer:
+            for number in range(5):
+                producer.send(Message(topic, b"ours-%d" % number))
     answer = program.tell(scenario, topic)
     assert answer.startswith("ok "), answer
+    if scenario == "namespace":
+        _read_in_namespace(cluster, topic)
     figures["scenarios of Java clients"] += 1
+
+
+def _read_in_namespace(cluster: LocalCluster, topic: str) -> None:
+    nameserver = cluster.nameservers[0]
+    consumer = PullConsumer("ours", nameserver, from_beginning=True, namespace="space")
+    consumer.subscribe(topic)
+    got: set[tuple[str, bytes]] = set()
+    deadline = time.monotonic() + READ_S
+    with consumer:
+        while len(got) < 15:
+            assert time.monotonic() < deadline, got
+            got |= {(message.topic, message.body) for message in consumer.poll(1.0)}
+    assert {name for name, _ in got} == {topic}
 
 
 @pytest.mark.quick

@@ -267,11 +267,11 @@ def test_wrong_uses_are_refused() -> None:
             await late.commit()
         lost = await producer.transaction(Message("T", b"lost")).begin()
         lost._result = late._result
-        producer.group = "others"
+        producer._group = "others"
         with pytest.raises(TransactionFailed, match="producer group wrong"):
             await lost.rollback()
         assert await here.bodies() == []
-        producer.group = "payers"
+        producer._group = "payers"
         await producer.close()
         await here.broker.close()
 
