@@ -277,8 +277,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
             are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
-        offset_store: keeps the offsets in place of the brokers: `load(queue)` says one or None,
-            `save(offsets)` keeps a dict of them; `async` methods or plain ones
+        offset_store: has `load(queue)` and `save(offsets)`, and keeps the offsets, not the brokers
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the

@@ -48,7 +48,7 @@ def test_clients_of_both_makes_use_brokers_of_both_makes(
             both = [row for row in admin.describe_topic(topic) if row.max_offset > 0]
             assert {row.queue.broker_name for row in both} == set(NAMES.values()), scenario
             figures["scenarios of Java clients in a mixed cluster"] += 1
-        admin.create_topic("ours", 2)
+        admin.create_topic("from-us", 2)
     _ours(nameserver)
     figures["messages of our clients in a mixed cluster"] += COUNT
 
@@ -70,16 +70,16 @@ def _ours(nameserver: str) -> None:
     pull = PullConsumer("pulled", nameserver, from_beginning=True)
     brokers: Counter[str] = Counter()
     with Producer("ours", nameserver) as producer:
-        handles = [producer.send_async(Message("ours", body)) for body in sent]
+        handles = [producer.send_async(Message("from-us", body)) for body in sent]
         for number in range(8):
-            keyed = Message("ours", b"k%d" % number, sharding_key=f"key-{number}")
+            keyed = Message("from-us", b"k%d" % number, sharding_key=f"key-{number}")
             handles.append(producer.send_async(keyed))
             sent.add(keyed.body)
         brokers.update(handle.result(30).queue.broker_name for handle in handles)
     assert set(brokers) == set(NAMES.values()), brokers
     deadline = time.monotonic() + READ_S
     for consumer in (push, pull):
-        consumer.subscribe("ours")
+        consumer.subscribe("from-us")
     with push, pull:
         polled: set[bytes] = set()
         while polled != sent or done != sent:
