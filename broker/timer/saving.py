@@ -207,8 +207,10 @@ class SavedPending:
             return True
 
     def _write_some(self, entries: Iterator[bytes]) -> RunPart | None:
-        taken = b"".join(islice(entries, FILE_ENTRIES))
-        return self.folder.write(taken) if taken else None
+        taken = bytearray()
+        for entry in islice(entries, FILE_ENTRIES):  # to join them would keep each as an object
+            taken += entry
+        return self.folder.write(bytes(taken)) if taken else None
 
     def _catch_up(self, run: Run, last: bytes) -> None:
         run.skip_to(self.folder, last)

@@ -101,12 +101,14 @@ class PopMember(ClientMachine):
             return  # forgotten
         if luck < 0.35:
             asked, time_s = scene.now, scene.rng.choice((0.5, *TIMES_S))
+            before = delivery.until  # its member may die before the answer
+            delivery.until = min(before, asked + time_s)
             try:
                 await self.consumer.change_invisible_duration(message, time_s)
                 delivery.until = asked + time_s
             except SaturnError as error:
-                if not isinstance(error, NoMessage):
-                    delivery.until = min(delivery.until, asked + time_s)
+                if isinstance(error, NoMessage):
+                    delivery.until = before
                 return
             if luck < 0.25:
                 return  # given back
