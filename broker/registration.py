@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -71,6 +72,12 @@ class _Taken(NamedTuple):
 
 
 _NOTHING = _Taken(0, (0, 0, ""), 0.0)
+_NO_ORDER: tuple[bytes, frozenset[str]] = (b"", frozenset())
+
+
+def _ordered(body: bytes) -> frozenset[str]:
+    """The topics in the answer to a registration, which names those with an order configuration."""
+    return frozenset(map(str, checked.table(checked.document(body), "table")))
 
 
 class Registrar:
@@ -85,6 +92,8 @@ class Registrar:
         self._asked: dict[str, list[asyncio.Future[None]]] = {name: [] for name in self._changed}
         self._endpoints: dict[str, Endpoint] = {}
         self._taken: dict[str, _Taken] = {}
+        # By nameserver: what its last answer said of ordered topics, and the same as it was read.
+        self._orders: dict[str, tuple[bytes, frozenset[str]]] = {}
         self.registered: set[str] = set()
         # The nameservers that refuse this broker because another group has its name, and their
         # reasons.
@@ -229,6 +238,7 @@ class Registrar:
                     c.let_in.note(f"nameserver {nameserver}", "", why)
                 if answer.is_proven or not c.config.signing.refuses:
                     self._hear(news)
+                    await self._take_order(nameserver, bytes(answer.command.body))
                     self._said.pop(nameserver, None)
                 else:
                     self._say(nameserver, logging.WARNING, NOT_SIGNED)
@@ -346,6 +356,21 @@ class Registrar:
         return LazyRows(
             (topic.name, {**topic.to_json(), "perm": topic.perm & permission}) for topic in topics
         )
+
+    async def _take_order(self, nameserver: str, body: bytes) -> None:
+        """Mark the topics as ordered that have an order configuration at this nameserver. As in
+        RocketMQ the mark stays when the configuration goes. MalformedFrame: it is none."""
+        c = self._c
+        if self._orders.get(nameserver, _NO_ORDER)[0] != body:
+            topics = await c.aside.run(_ordered, body) if body else frozenset()
+            self._orders[nameserver] = body, topics
+        if c.role.is_slave:  # it copies the table
+            return
+        for name in sorted(self._orders.get(nameserver, _NO_ORDER)[1]):
+            topic = c.topics.get(name)
+            if topic is not None and not topic.order:
+                log.info("topic %s is ordered, says nameserver %s", name, nameserver)
+                c.topics.put(replace(topic, order=True))
 
     def _hear(self, ext: dict[str, str]) -> None:
         """Learn from a nameserver's answer who the master is. MalformedFrame: a field is out of its

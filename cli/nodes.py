@@ -92,6 +92,14 @@ def nameserver(
             help="Memory that is held for peers.",
         ),
     ] = Limits.memory_bytes,
+    order_messages: Annotated[
+        bool,
+        typer.Option(
+            "--order-messages",
+            envvar="SATURNMQ_ORDER_MESSAGES",
+            help="Routes name the queues of ordered topics (orderMessageEnable).",
+        ),
+    ] = False,
     ready_file: ReadyFile = None,
     relieves: Relieves = "",
     log_file: LogFile = None,
@@ -115,7 +123,8 @@ def nameserver(
 
     def build(runtime: Any) -> Any:
         within = limits.within(memory_bytes())
-        return NameServer(runtime, host, port, hand_over(runtime, signing), signing, within)
+        change = hand_over(runtime, signing)
+        return NameServer(runtime, host, port, change, signing, within, order_messages)
 
     _serve(build, ready_file, relieves, "nameserver", LogSettings(log_file, log_bytes, log_files))
 

@@ -89,6 +89,9 @@ def create(
     ] = None,
     kind: Annotated[str | None, typer.Option("--type", help=" | ".join(TYPES))] = None,
     attribute: Attributes = None,
+    order: Annotated[
+        bool, typer.Option("--order", help="Tell nameservers the queues of this ordered topic.")
+    ] = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
@@ -103,6 +106,7 @@ def create(
             read_queues=read_queues,
             message_type=kind and kind.upper(),
             attributes=_attributes(attribute),
+            order=order,
         )
         queues_made = client.describe_topic(topic)
     _tell_queues(topic, queues_made, as_json)

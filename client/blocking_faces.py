@@ -632,6 +632,7 @@ class Admin(Facade[admin.Admin]):
         message_type: str | None = None,
         perm: int = 6,
         attributes: Mapping[str, str] | None = None,
+        order: bool = False,
         cluster: str | None = None,
         wait_s: float = 10.0,
     ) -> None:
@@ -642,6 +643,8 @@ class Admin(Facade[admin.Admin]):
             none is given is NORMAL, an existing one stays what it is.
         attributes: other attributes of the topic (docs/topics.md has them); those that are not
             named stay.
+        order: an ordered topic: brokers that may not be written refuse it, and nameservers know
+            its queues (docs/topics.md).
         """
         self._wait(
             self._target.create_topic(
@@ -652,6 +655,7 @@ class Admin(Facade[admin.Admin]):
                 message_type=message_type,
                 perm=perm,
                 attributes=attributes,
+                order=order,
                 cluster=cluster,
                 wait_s=wait_s,
             )

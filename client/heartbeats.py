@@ -3,7 +3,8 @@
 Every broker of the known routes gets one every 30 s, as in the Java client: masters, and for
 consumers slaves as well. The Java client is slow to notice two things, of which brokers here learn
 at once: a broker that is new in a route gets a heartbeat, and so does a broker whose connection
-comes back after a break.
+comes back after a break. The client tries every second to get it back: a broker that restarted has
+to know whom it may ask about transactions.
 """
 
 from __future__ import annotations
@@ -81,12 +82,17 @@ class Heartbeats:
 
     def on_lost(self, address: str) -> None:
         """Connect to the broker again: if it restarted, it must hear of this client soon, or it
-        serves it as a stranger."""
-        self._runtime.call_later(RECONNECT_S, self._reconnect, address)
+        serves it as a stranger. The next heartbeat ends the tries."""
+        until = self._runtime.monotonic() + self._interval
+        self._runtime.call_later(RECONNECT_S, self._reconnect, address, until)
 
-    def _reconnect(self, address: str) -> None:
-        if address in self._greeted and not self._connections.closed:
-            self._connections.reconnect(address)
+    def _reconnect(self, address: str, until: float) -> None:
+        connections = self._connections
+        if connections.closed or address not in self._greeted or connections.connected(address):
+            return
+        connections.reconnect(address)
+        if self._runtime.monotonic() + RECONNECT_S < until:
+            self._runtime.call_later(RECONNECT_S, self._reconnect, address, until)
 
     def on_route_change(self) -> None:
         """Greet the brokers that are new in the routes."""

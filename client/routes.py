@@ -3,14 +3,22 @@
 ClientCore feeds it with the answers of nameservers (code 105); the producer and the consumers read
 it. RocketMQ's rules (docs/internals/protocol.md 6): the writable list is every queueData with the
 write bit whose broker has address id 0, sorted by broker name; the readable list needs the read bit
-only.
+only. If the nameserver names queues for an ordered topic (`orderTopicConf`), those are the writable
+ones, in its order, whatever brokers are there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from saturnmq.protocol.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.route import MASTER_ID, QueueData, TopicRoute
+
+
+def queues_of(topic: str, counts: Mapping[str, int]) -> list[MessageQueue]:
+    """So many queues of each broker, in the order of the brokers."""
+    return [MessageQueue(topic, name, n) for name, count in counts.items() for n in range(count)]
 
 
 class RouteCache:
@@ -54,6 +62,8 @@ class RouteCache:
 
     @staticmethod
     def _writable(topic: str, route: TopicRoute) -> list[MessageQueue]:
+        if ordered := route.ordered:
+            return queues_of(topic, ordered)
         masters = {
             data.broker_name
             for data in route.brokers

@@ -37,8 +37,12 @@ class EncodedAnswers:
             body = self._views[code] = fastjson.dumps(view())
         return body
 
-    def route(self, topic: str) -> bytes:
-        """The route of this topic. TopicNotExist: it has none."""
+    def route(self, topic: str, order: str | None = None) -> bytes:
+        """The route of this topic, with its order configuration. TopicNotExist: it has none."""
+        if order is not None:
+            route = self._routes.route(topic)
+            route.order_topic_conf = order
+            return fastjson.dumps(route.to_json())
         self._forget_if_changed()
         body = self._topics.get(topic)
         if body is None:

@@ -1,8 +1,9 @@
 """The nameserver's key-value configuration: namespace, key, text (codes 100, 101, 102, 219).
 
-mqadmin uses it for ordered topics (namespace ORDER_TOPIC_CONFIG, which the answer to every
-registration contains). Kept in memory: this nameserver has no disk, so the table is empty after a
-restart. As in RocketMQ a namespace still exists after all its keys were deleted.
+mqadmin uses it for ordered topics: `BROKER:QUEUES;..` by topic in the namespace ORDER_TOPIC_CONFIG.
+The answer to every registration contains it, and with `--order-messages` the route of the topic.
+Kept in memory: this nameserver has no disk, so the table is empty after a restart. As in RocketMQ a
+namespace still exists after all its keys were deleted.
 """
 
 from saturnmq.protocol import fastjson
@@ -57,6 +58,10 @@ class KvConfig:
         if value is not None:
             self._count -= 1
             self._bytes -= _encoded(key, value)
+
+    def order_of(self, topic: str) -> str | None:
+        """The order configuration of a topic."""
+        return self._spaces.get(ORDER_TOPIC_CONFIG, {}).get(topic)
 
     def table(self, namespace: str) -> dict[str, str] | None:
         """The namespace's entries, or None when it was never written."""

@@ -89,8 +89,10 @@ class NameServer:
         hand_over: HandOver | None = None,
         signing: Signing = UNSIGNED,
         limits: Limits | None = None,
+        order_messages: bool = False,
     ) -> None:
-        """`signing`: with the secret of the brokers; `limits`: the bounds for peers."""
+        """`signing`: with the secret of the brokers; `limits`: the bounds for peers;
+        `order_messages`: routes have the order configuration of their topic."""
         self._runtime = runtime
         self._signing = signing
         self._challenges = Challenges(signing)
@@ -107,7 +109,7 @@ class NameServer:
         self.routes = RouteTable()
         # Views by request code, each with the number of the change that it shows.
         self._answers = EncodedAnswers(self.routes)
-        self.kv = KvConfig()
+        self.kv, self._order_messages = KvConfig(), order_messages
         self.settings = NameserverSettings()
         whole, share = self._connections.budget, f"memoryBudgetBytes / {SHARE}"
         self._memory_of_routes = Budget(whole.limit // SHARE, f"of routes: {share}", whole)
@@ -395,7 +397,8 @@ class NameServer:
     def _route(self, endpoint: Endpoint, command: Command, header: ns.RouteHeader) -> Command:
         if header.watch:
             self._watches.add(endpoint, header.topic)
-        return command.reply(body=self._answers.route(header.topic))
+        order = self.kv.order_of(header.topic) if self._order_messages else None
+        return command.reply(body=self._answers.route(header.topic, order))
 
     def _cluster_info(
         self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
@@ -452,6 +455,7 @@ class NameServer:
 
     def _put_kv(self, endpoint: Endpoint, command: Command, header: ns.PutKeyHeader) -> Command:
         self.kv.put(header.namespace, header.key, header.value)
+        self._order_changed(header)
         return command.reply()
 
     def _get_kv(self, endpoint: Endpoint, command: Command, header: ns.KeyHeader) -> Command:
@@ -460,7 +464,13 @@ class NameServer:
 
     def _delete_kv(self, endpoint: Endpoint, command: Command, header: ns.KeyHeader) -> Command:
         self.kv.delete(header.namespace, header.key)
+        self._order_changed(header)
         return command.reply()
+
+    def _order_changed(self, header: ns.PutKeyHeader | ns.KeyHeader) -> None:
+        if header.namespace == ORDER_TOPIC_CONFIG:
+            self.routes.changed[header.key] = None
+            self._tell_soon()
 
     def _list_kv(self, endpoint: Endpoint, command: Command, header: ns.NamespaceHeader) -> Command:
         namespace = header.namespace
@@ -484,6 +494,7 @@ class NameServer:
 
     def _get_config(self, endpoint: Endpoint, command: Command, _: Header) -> Command:
         fixed = {"bindAddress": self._host, "listenPort": self.address.rpartition(":")[2]}
+        fixed["orderMessageEnable"] = str(self._order_messages).lower()
         return command.reply(body=self.settings.shown(fixed))
 
 

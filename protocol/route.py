@@ -201,6 +201,21 @@ def deposed_of(cluster: Mapping[str, Any]) -> dict[str, list[str]]:
     return {str(name): checked.texts(table, name) for name in table}
 
 
+def order_queues(conf: str) -> dict[str, int]:
+    """The numbers of queues in an `orderTopicConf`, by broker name. MalformedFrame: an item of it
+    is none."""
+    counts: dict[str, int] = {}
+    for item in conf.split(";") if conf else ():
+        name, _, number = item.rpartition(":")
+        if not name or not (number.isascii() and number.isdigit()) or len(number) > 5:
+            raise MalformedFrame(
+                f"orderTopicConf has {item!r:.127}: an item is BROKER:QUEUES (mqadmin "
+                "updateOrderConf changes it)"
+            )
+        counts[name] = int(number)
+    return counts
+
+
 @dataclass(slots=True)
 class TopicRoute:
     """The brokers and queues of a topic."""
@@ -208,6 +223,13 @@ class TopicRoute:
     queues: list[QueueData] = field(default_factory=list)
     brokers: list[BrokerData] = field(default_factory=list)
     order_topic_conf: str | None = None
+    """`BROKER:QUEUES;..`: where an ordered topic is written, whatever brokers are there."""
+
+    @property
+    def ordered(self) -> dict[str, int]:
+        """The queues by broker name that `order_topic_conf` names, in its order. MalformedFrame: it
+        names none."""
+        return order_queues(self.order_topic_conf or "")
 
     def broker(self, name: str) -> BrokerData | None:
         return next((data for data in self.brokers if data.broker_name == name), None)
@@ -235,6 +257,7 @@ class TopicRoute:
             order_topic_conf=checked.text(fields, "orderTopicConf", "") or None,
         )
         count = sum(max(data.read_queues, data.write_queues) for data in route.queues)
+        count = max(count, sum(route.ordered.values()))
         if count > ROUTE_QUEUES_MAX:
             raise MalformedFrame(
                 f"a route of {count} queues on {len(queues)} brokers: the limit is "

@@ -121,8 +121,11 @@ class Slaves:
             self._m.forgot(f"{join.address} knows of epoch {join.epoch}, which this node opened")
         named = self._is_member(join) and not role.is_slave
         if role.state in (State.RECOVERING, State.UNSURE):
-            # Taken before the slave is known: a new one has no word to give.
-            self._m.recovering.words.take(join, self._m.group())
+            # Taken before the slave is known: a new one has no word to give, neither now nor when
+            # it joins again.
+            words = self._m.recovering.words
+            words.take(join, self._m.group())
+            named = named and not words.is_newcomer(join)
         if named:
             role.add_replica(join.broker_id, join.address)
             if join.offset is not None and not join.asks:

@@ -29,6 +29,8 @@ class Words:
         role = self._role
         if role.lacks and not member.identity:
             return  # a new node cannot replace what this node knows to have lost
+        if self.is_newcomer(member):
+            return
         is_known = role.replicas.get(member.broker_id) == member.address
         if is_witness(group, role.log_epoch, member, known=is_known):
             self._members[member.address] = member
@@ -38,6 +40,14 @@ class Words:
             self.may_lack |= role.required > 1 and member.epoch > role.log_epoch
         elif is_known:
             self._answered.add(member.address)
+
+    def is_newcomer(self, member: MemberState) -> bool:
+        """Whether this member has followed no master of this log's last epoch, and is none of the
+        slaves that this node knows from before. Those do not know of it. So one of them may have
+        been promoted meanwhile without a promise of this member, and its word would not tell."""
+        replicas, term = self._role.replicas, self._role.log_epoch
+        known = member.broker_id in replicas or member.address in replicas.values()
+        return bool(replicas) and not known and member.position[0] < term
 
     def validate(self) -> None:
         """AssertionError: a word has no author."""

@@ -230,6 +230,7 @@ class Admin:
         message_type: str | None = None,
         perm: int = 6,
         attributes: Mapping[str, str] | None = None,
+        order: bool = False,
         cluster: str | None = None,
         wait_s: float = 10.0,
     ) -> None:
@@ -240,6 +241,8 @@ class Admin:
             none is given is NORMAL, an existing one stays what it is.
         attributes: other attributes of the topic (docs/topics.md has them); those that are not
             named stay.
+        order: an ordered topic: brokers that may not be written refuse it, and nameservers know
+            its queues (docs/topics.md).
         """
         check_topic(topic)
         wanted = QueueCounts(
@@ -247,7 +250,6 @@ class Admin:
             queues if write_queues is None else write_queues,
             perm,
         )
-        wanted.check()
         named = with_type(message_type, attributes or {})
         masters = {
             node.broker_name: node.address
@@ -257,7 +259,7 @@ class Admin:
         if not masters:
             raise RouteNotFound("no master is registered: start a broker, or name its cluster")
         settings = TopicSettings(self.core, self.timeout, wait_s)
-        await settings.create(topic, wanted, masters, named)
+        await settings.create(topic, wanted, masters, named, order=order)
 
     async def alter_topic(
         self,

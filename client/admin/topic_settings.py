@@ -19,6 +19,7 @@ from saturnmq.protocol.route import QueueData, TopicConfig
 from saturnmq.runtime.errors import InvalidParameter, RouteNotFound, TopicNotExist
 
 PAUSE_S = 0.05
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"  # a namespace of nameservers
 MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
 
 
@@ -142,17 +143,29 @@ class TopicSettings:
         self._wait_s = wait_s
 
     async def create(
-        self, topic: str, queues: QueueCounts, masters: Mapping[str, str], attributes: Attributes
+        self,
+        topic: str,
+        queues: QueueCounts,
+        masters: Mapping[str, str],
+        attributes: Attributes,
+        *,
+        order: bool,
     ) -> None:
         """Make `topic` on these masters (broker name: address), or change it there. All numbers
-        must be given."""
+        must be given. The nameservers learn the queues of an ordered topic."""
         queues.check()
         changes = _changes(attributes)
+        write = int(queues.write or 0)
         for address in masters.values():
-            config = TopicConfig(
-                topic, int(queues.read or 0), int(queues.write or 0), int(queues.perm or 0)
-            )
+            config = TopicConfig(topic, int(queues.read or 0), write, int(queues.perm or 0))
+            config.order = order
             await self._set(address, config, changes)
+        if order:
+            conf = ";".join(f"{name}:{write}" for name in sorted(masters))
+            ext = {"namespace": ORDER_TOPIC_CONFIG, "key": topic, "value": conf}
+            for address in self._core.nameservers:
+                command = Command.request(RequestCode.PUT_KV_CONFIG, ext)
+                await self._core.invoke(address, command, self._timeout_s)
         await self._until_routed(topic, set(masters), queues)
 
     async def alter(self, topic: str, queues: QueueCounts, attributes: Attributes) -> None:

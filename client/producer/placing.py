@@ -3,7 +3,8 @@
 They are the write queues of a topic as its brokers report now: fewer queues, or none, count at
 once. A broker without a master (it is away, or fails over) reports nothing: its queues stay for a
 time, so that keys keep their queues, and their order, through a fail-over or a restart. In RocketMQ
-keys move as soon as a broker leaves the route.
+keys move as soon as a broker leaves the route. With an `orderTopicConf` keys stay where it says, as
+in RocketMQ: a send to a broker that is away fails.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import partial
 from typing import NamedTuple
 
 from saturnmq.client.core import ClientCore
+from saturnmq.client.routes import queues_of
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message import MessageQueue
@@ -29,14 +31,14 @@ class Round(NamedTuple):
     """The queues that keys are hashed over, from one change to the next."""
 
     number: int  # 0: nothing is known yet
-    queues: Sequence[MessageQueue]  # sorted
+    queues: Sequence[MessageQueue]  # sorted, or in the order of an orderTopicConf
 
 
 UNKNOWN = Round(0, ())
 
 
 def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """The queue among `queues`, sorted, that a sharding key goes to."""
+    """The queue among the `queues` of a round that a sharding key goes to."""
     return queues[abs(jhash(key)) % len(queues)]
 
 
@@ -45,6 +47,7 @@ class _Topic:
     counts: dict[str, int] = field(default_factory=dict)  # write queues by broker name
     away_since: dict[str, float] = field(default_factory=dict)
     round: Round = UNKNOWN
+    is_ordered: bool = False  # its queues are those of an orderTopicConf
 
 
 class Placement:
@@ -69,6 +72,11 @@ class Placement:
         """Take a route of `topic` as it is at `now`; taking it again later drops brokers that are
         away for too long. Absent brokers keep their queues while nobody else has one."""
         known = self._topics.setdefault(topic, _Topic())
+        if ordered := route.ordered:
+            known.counts, known.away_since, known.is_ordered = dict(ordered), {}, True
+            self._change_to(topic, queues_of(topic, ordered))
+            return
+        known.is_ordered = False
         reported = {data.broker_name: data.write_queues for data in route.queues if data.writable}
         led = {
             data.broker_name
@@ -91,7 +99,8 @@ class Placement:
 
     def withdraw(self, topic: str, broker_name: str) -> None:
         """Remove the queues of a broker that is there but no longer has `topic`."""
-        if topic in self._topics:
+        known = self._topics.get(topic)
+        if known is not None and not known.is_ordered:
             self._settle(topic, {broker_name})
 
     def _settle(self, topic: str, gone: set[str]) -> None:
@@ -100,11 +109,10 @@ class Placement:
             for name in gone:
                 known.counts.pop(name, None)
                 known.away_since.pop(name, None)
-        queues = sorted(
-            MessageQueue(topic, name, queue_id)
-            for name, count in known.counts.items()
-            for queue_id in range(count)
-        )
+        self._change_to(topic, sorted(queues_of(topic, known.counts)))
+
+    def _change_to(self, topic: str, queues: list[MessageQueue]) -> None:
+        known = self._topics[topic]
         if queues != known.round.queues:
             known.round = Round(known.round.number + 1, queues)
 

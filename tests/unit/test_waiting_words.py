@@ -3,6 +3,8 @@ out."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.replication.events import Me
@@ -59,6 +61,20 @@ def test_a_slave_that_has_lost_its_log_is_not_told_to_be_started(words: Words) -
     words.take(slave(1, lacks="its disk is empty"), GROUP)
     assert "not heard yet: slave-2:1, slave-3:1; " in words.missing
     assert "their own disk lacks something or is of another group: slave-1:1. " in words.missing
+
+
+def test_a_slave_that_nobody_of_the_last_epoch_knows_has_no_word(words: Words) -> None:
+    """A slave that is known may have been promoted, and the newcomer has promised it nothing."""
+    words._role.log_epoch = 3 * TERM
+    words.may_lack = False
+    words._role.required = 2
+    words.take(slave(4), GROUP)
+    assert not words.enough
+    words.take(replace(slave(4), epochs=[Epoch(TERM, 0), Epoch(3 * TERM, 500)]), GROUP)
+    assert words.enough, "it has followed a master of the last epoch"
+    words.forget()
+    words.take(slave(1), GROUP)
+    assert words.enough, "it is one of the slaves that are known"
 
 
 def test_it_names_the_command_that_goes_on_without_them(words: Words) -> None:
