@@ -1,0 +1,45 @@
+"""The examples of order, filters and dead letters, as a user runs them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from served_rig import served
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OUTPUTS = {
+    "fifo": [
+        "anne: opened, paid in 100, withdrew 30, closed",
+        "bert: opened, paid in 100, withdrew 30, closed",
+        "carl: opened, paid in 100, withdrew 30, closed",
+    ],
+    "filters": [
+        "by tags: order 1, order 2, order 3",
+        "by a condition: order 3",
+    ],
+    "dead_letters": [
+        "a dead letter: invoice-2, of topic invoices",
+        "invoice-1: paid 250 euros",
+        "invoice-2: no rate for 40 thalers, given up",
+        "invoice-2: paid 40 thalers",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_example_prints_what_it_promises(tmp_path: Path, name: str) -> None:
+    with served(tmp_path) as nameserver:
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / f"{name}.py"), nameserver],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    lines = done.stdout.splitlines()
+    if name == "dead_letters":  # the two invoices lie in queues of their own
+        lines.sort()
+    assert lines == OUTPUTS[name], done.stderr
