@@ -641,10 +641,8 @@ class Admin(Facade[admin.Admin]):
 
         message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED; a new topic for which
             none is given is NORMAL, an existing one stays what it is.
-        attributes: other attributes of the topic (docs/topics.md has them); those that are not
-            named stay.
-        order: an ordered topic: brokers that may not be written refuse it, and nameservers know
-            its queues (docs/topics.md).
+        attributes: others (docs/topics.md has them); those that are not named stay.
+        order: an ordered topic, whose queues nameservers know (docs/topics.md).
         """
         self._wait(
             self._target.create_topic(
@@ -690,9 +688,7 @@ class Admin(Facade[admin.Admin]):
         )
 
     def topic_settings(self, topic: str) -> dict[str, TopicConfig]:
-        """The queues, the permissions, the order flag and the attributes of the topic, by the name
-        of the broker.
-        """
+        """The queues, permissions, order flag and attributes of the topic, by broker name."""
         return self._wait(self._target.topic_settings(topic))
 
     def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
@@ -702,10 +698,9 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.undrained(topic, read_queues))
 
     def delete_topic(self, topic: str) -> None:
-        """Delete the topic, its messages and the offsets of groups in it, on every broker, and from
-        the nameservers. When this returns the topic stays deleted, also after a crash and after
-        the promotion of any slave that is there. A new topic of the same name begins empty; its
-        queues go on at the offsets of the old ones.
+        """Delete the topic, its messages and the offsets of groups in it, everywhere. When this
+        returns the topic stays deleted, also after a crash and the promotion of any slave that is
+        there. A new topic of that name begins empty, at the offsets where the old one ended.
         """
         self._wait(self._target.delete_topic(topic))
 

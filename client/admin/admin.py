@@ -239,10 +239,8 @@ class Admin:
 
         message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED; a new topic for which
             none is given is NORMAL, an existing one stays what it is.
-        attributes: other attributes of the topic (docs/topics.md has them); those that are not
-            named stay.
-        order: an ordered topic: brokers that may not be written refuse it, and nameservers know
-            its queues (docs/topics.md).
+        attributes: others (docs/topics.md has them); those that are not named stay.
+        order: an ordered topic, whose queues nameservers know (docs/topics.md).
         """
         check_topic(topic)
         wanted = QueueCounts(
@@ -282,8 +280,7 @@ class Admin:
         await TopicSettings(self.core, self.timeout, wait_s).alter(topic, wanted, attributes or {})
 
     async def topic_settings(self, topic: str) -> dict[str, TopicConfig]:
-        """The queues, the permissions, the order flag and the attributes of the topic, by the name
-        of the broker."""
+        """The queues, permissions, order flag and attributes of the topic, by broker name."""
         found = await TopicSettings(self.core, self.timeout, 0.0).found(topic)
         return {name: config for name, (_, config) in found.items()}
 
@@ -305,10 +302,9 @@ class Admin:
         return sorted(row for row in left if row.messages and row.queue.queue_id >= read_queues)
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete the topic, its messages and the offsets of groups in it, on every broker, and from
-        the nameservers. When this returns the topic stays deleted, also after a crash and after
-        the promotion of any slave that is there. A new topic of the same name begins empty; its
-        queues go on at the offsets of the old ones."""
+        """Delete the topic, its messages and the offsets of groups in it, everywhere. When this
+        returns the topic stays deleted, also after a crash and the promotion of any slave that is
+        there. A new topic of that name begins empty, at the offsets where the old one ended."""
         nodes = await self.cluster()
         masters = [node.address for node in nodes if node.broker_id == 0]
         slaves = [node.address for node in nodes if node.broker_id != 0]
