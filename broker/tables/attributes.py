@@ -3,8 +3,8 @@ not kept here.
 
 A request to create or change a topic (code 17) names changes: `+message.type=FIFO,-reserve.time`.
 The settings of a group (code 200) have them as a table. Attributes that a request does not name
-stay. The rules and the texts of refusals are RocketMQ's (AttributeUtil); RocketMQ answers them with
-1, this broker with 29.
+stay. The rules are RocketMQ's (AttributeUtil), and so are the texts of refusals, but for those of
+values; RocketMQ answers them with 1, this broker with 29.
 
 | of a topic | values | changes later | effect |
 |---|---|---|---|
@@ -92,7 +92,8 @@ def changed(
     """The attributes of `topic` after `changes`; `current` is None for a new topic.
     InvalidParameter: the changes are not well-formed, or not possible."""
     owner = f"topic {topic}"
-    parsed = [_parsed(owner, change) for change in changes.split(",")] if changes else []
+    named = changes.rstrip(",")  # as Java splits it
+    parsed = [_parsed(owner, change) for change in named.split(",")] if named else []
     result = _changed(owner, _OF_TOPICS, current, parsed)
     for name, value in result.items():
         if value == (current or {}).get(name):

@@ -146,9 +146,9 @@ def _granted(original: Any) -> Any:
 
 
 def _anything_is_success(original: Any) -> Any:
-    def note(chunk: Any, batch: Any, result: object, stop_at_failure: bool) -> bool:
+    def note(chunk: Any, batch: Any, result: object, *, stop_at_failure: bool) -> bool:
         said = result if isinstance(result, ConsumeResult) else ConsumeResult.SUCCESS
-        done: bool = original(chunk, batch, said, stop_at_failure)
+        done: bool = original(chunk, batch, said, stop_at_failure=stop_at_failure)
         return done
 
     return note

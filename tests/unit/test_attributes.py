@@ -30,6 +30,8 @@ TYPED = {"message.type": "FIFO"}
         (None, "+message.type=FIFO", TYPED),
         (TYPED, "+message.type=DELAY", {"message.type": "DELAY"}),
         (TYPED, "-message.type", {}),
+        (TYPED, "-message.type,,", {}),
+        (TYPED, ",", TYPED),
         (None, "+cleanup.policy=DELETE,+queue.type=SimpleCQ,+reserve.time=-1", {
             "cleanup.policy": "DELETE", "queue.type": "SimpleCQ", "reserve.time": "-1",
         }),
@@ -57,7 +59,7 @@ def test_a_change_names_what_it_changes_and_keeps_the_rest(
         ({}, "-message.type=FIFO", "kv string format wrong"),
         (None, "++message.type=FIFO", "kv string format wrong"),
         (None, "+=FIFO", "kv string format wrong"),
-        (None, ",", "kv string format wrong"),
+        (None, ",+message.type=FIFO", "kv string format wrong"),
         (TYPED, "+message.type=NORMAL,-message.type", "alter duplication key"),
         (None, "+message.type=fifo", "'fifo'; it is one of NORMAL, FIFO, DELAY, TRANSACTION"),
         (None, "+message.type=", "''; it is one of NORMAL"),
