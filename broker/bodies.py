@@ -290,7 +290,10 @@ def request_mode(request: Command) -> tuple[str, str, RequestMode]:
 @_refusing
 def group(request: Command) -> tuple[str, dict[str, Any]]:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 200: the name of a group and its settings."""
-    body = document(request)
+    return _wanted_group(document(request))
+
+
+def _wanted_group(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     for name, value in checked.table(body, "attributes").items():
         checked.as_text(value, f"attribute {name}")
     retry_policy(body)
@@ -300,11 +303,8 @@ def group(request: Command) -> tuple[str, dict[str, Any]]:
 @_refusing
 def groups(request: Command) -> list[tuple[str, dict[str, Any]]]:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST 225: the names of groups and their settings."""
-    found = []
-    for each in checked.items(document(request), "groupConfigList", LISTED_MAX):
-        settings = checked.as_table(each, "a group")
-        found.append((check_group(checked.text(settings, "groupName", "")), settings))
-    return [(name, group_settings(settings)) for name, settings in found]
+    listed = checked.items(document(request), "groupConfigList", LISTED_MAX)
+    return [_wanted_group(checked.as_table(each, "a group")) for each in listed]
 
 
 @_refusing
