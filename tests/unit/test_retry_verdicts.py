@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +16,7 @@ from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.consumer.results import ConsumeResult, Retry
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import ConfigError, InvalidParameter
+from served_rig import served
 from world_rig import World as BrokerWorld
 from world_rig import run
 
@@ -194,3 +198,22 @@ def test_a_broker_delivers_again_after_the_level_that_the_listener_chose() -> No
         await broker.close()
 
     run(body)
+
+
+def test_the_example_pays_later_or_gives_up(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "retries.py"
+    with served(tmp_path) as nameserver:
+        done = subprocess.run(
+            [sys.executable, str(example), nameserver],
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=True,
+        )
+    assert sorted(done.stdout.splitlines()) == [
+        "dead letters: to nobody",
+        "to a busy bank: later",
+        "to a busy bank: paid, attempt 2",
+        "to a friend: paid, attempt 1",
+        "to nobody: given up",
+    ]
