@@ -30,6 +30,7 @@ RETRY_QUEUES_MAX = 1_024  # of one group
 RETRIES_MAX = 1_000  # delays in a retry policy
 TAGS_MAX = 10_000  # in one expression
 LISTED_MAX = 10_000  # topics or groups of one request
+LISTED = 50  # of them that are read in one step
 BODY_MAX = 1 << 20  # bytes: ten times what a client of a hundred groups says
 
 PRODUCERS, SUBSCRIPTIONS, QUEUES = 500, 25, 250  # that are read in one step: about half a ms
@@ -300,30 +301,38 @@ def _wanted_group(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return check_group(checked.text(body, "groupName", "")), group_settings(body)
 
 
-@_refusing
-def groups(request: Command) -> list[tuple[str, dict[str, Any]]]:
+@_refusing_in_steps
+def groups(request: Command) -> Reading[list[tuple[str, dict[str, Any]]]]:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST 225: the names of groups and their settings."""
     listed = checked.items(document(request), "groupConfigList", LISTED_MAX)
-    return [_wanted_group(checked.as_table(each, "a group")) for each in listed]
+    yield
+    return (yield from _each(_listed_group, listed, LISTED))
 
 
-@_refusing
-def topics(request: Command) -> list[CreateTopicHeader]:
+def _listed_group(value: object) -> tuple[str, dict[str, Any]]:
+    return _wanted_group(checked.as_table(value, "a group"))
+
+
+@_refusing_in_steps
+def topics(request: Command) -> Reading[list[CreateTopicHeader]]:
     """UPDATE_AND_CREATE_TOPIC_LIST 18: what 17 says of one topic, of each."""
-    found = []
-    for each in checked.items(document(request), "topicConfigList", LISTED_MAX):
-        row = checked.as_table(each, "a topic")
-        changes = checked.table(row, "attributes")
-        fields = {
-            "topic": checked.text(row, "topicName", ""),
-            "attributes": ",".join(f"{name}={value}" for name, value in changes.items()),
-            "order": str(row.get("order", False)).lower(),
-        }
-        for name in ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag"):
-            if row.get(name) is not None:
-                fields[name] = str(row[name])
-        found.append(CreateTopicHeader.decode(fields))
-    return found
+    listed = checked.items(document(request), "topicConfigList", LISTED_MAX)
+    yield
+    return (yield from _each(_topic, listed, LISTED))
+
+
+def _topic(value: object) -> CreateTopicHeader:
+    row = checked.as_table(value, "a topic")
+    changes = checked.table(row, "attributes")
+    fields = {
+        "topic": checked.text(row, "topicName", ""),
+        "attributes": ",".join(f"{name}={change}" for name, change in changes.items()),
+        "order": str(row.get("order", False)).lower(),
+    }
+    for name in ("readQueueNums", "writeQueueNums", "perm", "topicSysFlag"):
+        if row.get(name) is not None:
+            fields[name] = str(row[name])
+    return CreateTopicHeader.decode(fields)
 
 
 def retry_policy(settings: Mapping[str, Any]) -> None:

@@ -37,6 +37,7 @@ WRITTEN = "docs/configuration.md"
 PATH = Path(__file__).parents[1] / WRITTEN
 UNITS = {"ms": "ms", "s": "s", "hours": "h", "bytes": "bytes", "ratio": "%"}
 KIB = 1024
+LIVE = " *Can be changed while the broker runs.*"
 
 HEADER = """\
 <!-- Written by tools/configuration.py from the code; do not edit. `make lint` checks it. -->
@@ -54,6 +55,11 @@ nothing stops the start with an error that names the nearest one, and so does a 
 
 The column "RocketMQ" has `=` where RocketMQ 5 knows the key and has the same default, its
 default where that is another one, and "-" where RocketMQ does not know the key.
+
+Some settings can be changed while the broker runs, with `saturnmq admin set KEY=VALUE` or
+`mqadmin updateBrokerConfig`: numbers and switches only, no path, command, class or address. Such a
+change holds until the broker stops; one that shall stay belongs in its file as well. Every client
+that reaches the broker may make it ([security](security.md)).
 """
 
 ENVIRONMENT = """\
@@ -204,7 +210,7 @@ def _settings(config: type) -> Iterator[tuple[str, ...]]:
             unit,
             _range(each.default, *each.metadata["bounds"]),
             {"": "=", OURS: "-"}.get(each.metadata["rocketmq"], each.metadata["rocketmq"]),
-            told[each.name],
+            told[each.name] + (LIVE if each.metadata["live"] else ""),
         )
 
 

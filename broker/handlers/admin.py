@@ -1,14 +1,14 @@
 """Requests of operators: topics, groups, statistics, configuration, and the tables slaves copy.
 
-Codes 17 18 21 28 43 45 60 61 200 201 202 207 215 225 306 316 329 351 352 513 907 1007. Bodies are
+Codes 17 18 21 28 43 45 60 61 200 201 202 207 215 225 306 316 329 351 352 513 907. Bodies are
 RocketMQ's, so that mqadmin and the Dashboard read them. A request that changes a table is answered
 when the table is on disk. If it could not be saved, the error says which state holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import Any, TypeVar
 
 from saturnmq.broker import bodies
 from saturnmq.broker.context import Context, answer, answer_failure
@@ -19,6 +19,7 @@ from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.attributes import changed
 from saturnmq.broker.tables.deletion import Deletion
 from saturnmq.broker.tables.lost_offsets import log_of
+from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.broker.tables.table_persistence import (
     Document,
     EncodedTable,
@@ -28,7 +29,7 @@ from saturnmq.broker.tables.table_persistence import (
 )
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.service import TimerService
-from saturnmq.protocol import admin_headers, checked, fastjson, headers
+from saturnmq.protocol import admin_headers, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
@@ -41,6 +42,12 @@ from saturnmq.runtime.errors import (
     UnsupportedRequest,
 )
 from saturnmq.runtime.turns import OncePerTurn
+
+T = TypeVar("T")
+R = TypeVar("R")
+Putting = Generator[None, None, None]
+"""It yields between two steps."""
+LISTED = 20  # topics or groups that are made in one step
 
 
 class AdminService:
@@ -135,13 +142,34 @@ class AdminService:
     def on_create_topics(
         self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
     ) -> None:
-        """18: several at once. If one cannot be made, those before it are made."""
-        self._writable()
-        topics = [self._new_topic(header) for header in bodies.topics(request)]
-        for topic in topics:
+        """18: several at once. If there is no room for one, those before it are made."""
+
+        def put(topic: Topic) -> None:
             self._topics.make_room(topic)
             self._topics.put(topic)
-        self._answer_behind(endpoint, request, self._saved(self._topics))
+
+        def take(asked: list[headers.CreateTopicHeader]) -> None:
+            work = self._each(asked, self._new_topic, put)
+            self._answer_behind(endpoint, request, self._put_all(work, self._topics))
+
+        slices.read_body(self._c, endpoint, request, bodies.topics, take)
+
+    def _each(self, asked: list[T], made: Callable[[T], R], put: Callable[[R], None]) -> Putting:
+        """Make something of each, and put all if that worked, in steps."""
+        found: list[R] = []
+        for start in range(0, len(asked), LISTED):
+            found += map(made, asked[start : start + LISTED])
+            yield
+        for start in range(0, len(found), LISTED):
+            self._writable()
+            for each in found[start : start + LISTED]:
+                put(each)
+            yield
+
+    async def _put_all(self, work: Putting, table: Saveable) -> None:
+        self._writable()
+        await self._c.steps.run(work)
+        await self._saved(table)
 
     def _new_topic(self, header: headers.CreateTopicHeader) -> Topic:
         name = check_topic(header.topic)
@@ -240,11 +268,16 @@ class AdminService:
         self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
     ) -> None:
         """225: several at once. If there is no room for one, those before it are made."""
-        self._writable()
-        for group in [self._groups.changed(*each) for each in bodies.groups(request)]:
+
+        def put(group: SubscriptionGroup) -> None:
             self._groups.make_room(group)
             self._groups.put(group)
-        self._answer_behind(endpoint, request, self._saved(self._groups))
+
+        def take(asked: list[tuple[str, dict[str, Any]]]) -> None:
+            work = self._each(asked, lambda each: self._groups.changed(*each), put)
+            self._answer_behind(endpoint, request, self._put_all(work, self._groups))
+
+        slices.read_body(self._c, endpoint, request, bodies.groups, take)
 
     def on_delete_group(
         self, endpoint: Endpoint, request: Command, header: headers.DeleteGroupHeader
@@ -365,23 +398,6 @@ class AdminService:
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(self._timers.metrics())))
 
     # the broker itself
-
-    def on_epochs(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
-        """GET_BROKER_EPOCH_CACHE: which master wrote which part of the log. The last part goes on,
-        so its end is Long.MAX_VALUE, as in RocketMQ's answer."""
-        c = self._c
-        ends = [start for _, start in c.epochs.entries[1:]] + [checked.INT64_MAX]
-        body = {
-            "brokerId": c.role.broker_id,
-            "brokerName": c.config.broker_name,
-            "clusterName": c.config.cluster_name,
-            "epochList": [
-                {"epoch": number, "startOffset": start, "endOffset": end}
-                for (number, start), end in zip(c.epochs.entries, ends, strict=False)
-            ],
-            "maxOffset": c.store.watermarks.appended,
-        }
-        answer(endpoint, request, request.reply(body=fastjson.dumps(body)))
 
     def on_ha_status(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(self._ha_status())))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from saturnmq.broker.context import Context, answer
@@ -14,7 +15,6 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 
 Progress = dict[tuple[str, str, int], dict[str, int]]
-GROUPS = 20  # of 317 in one step: each looks at the queues of its topics
 
 
 class GroupProgress:
@@ -76,47 +76,49 @@ class GroupProgress:
         self, endpoint: Endpoint, request: Command, header: admin_headers.BrokerConsumeStatsHeader
     ) -> None:
         """317: the progress of every group of this broker in each of its topics."""
+        work = self._all_consume_stats(request, ordered_only=header.ordered_only)
+        slices.answer_with(self._c, endpoint, request, work)
 
-        def work() -> slices.Work:
-            groups = sorted((yield from self._offsets.topics_by_group()).items())
-            yield
-            made, behind, ahead = [], 0, 0
-            for start in range(0, len(groups), GROUPS):
-                if start:
-                    yield
-                for group, topics in groups[start : start + GROUPS]:
-                    rows, missing, taken = self._stats_of(group, topics, header.ordered_only)
-                    behind, ahead = behind + missing, ahead + taken
-                    made.append(b"{%b:[%b]}" % (fastjson.dumps(group), b",".join(rows)))
-            body = (
-                b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
-            )
-            address = fastjson.dumps(self._c.address)
-            return request.reply(0, body=body % (address, b",".join(made), behind, ahead))
+    def _all_consume_stats(self, request: Command, *, ordered_only: bool) -> slices.Work:
+        groups = sorted((yield from self._offsets.topics_by_group()).items())
+        made: list[bytes] = []
+        behind = ahead = looked_at = 0
 
-        slices.answer_with(self._c, endpoint, request, work())
+        def progress_of(queues: list[tuple[Topic, int]]) -> bytes:
+            nonlocal behind, ahead, looked_at
+            looked_at += len(queues)
+            table = self._progress(group, queues)
+            behind += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
+            ahead += sum(row["pullOffset"] - row["consumerOffset"] for row in table.values())
+            return fastjson.dumps_mq_map(table)[1:-1]
 
-    def _stats_of(
-        self, group: str, topics: list[str], ordered_only: bool
-    ) -> tuple[list[bytes], int, int]:
-        """The progress of a group in each of these topics, the messages that it has not consumed,
-        and those of them that it has read. A topic that the group does not subscribe to any more
-        is left out."""
-        rows, behind, ahead = [], 0, 0
+        for group, topics in groups:
+            rows = []
+            for topic in self._still_read(group, topics, ordered_only=ordered_only):
+                parts = []
+                for part in slices.of(self._facts.queues_of([topic]), progress_of):
+                    parts.append(part)
+                    if looked_at >= slices.QUEUES:
+                        looked_at = 0
+                        yield
+                tps = fastjson.dumps(self._tps(group, [topic]))
+                rows.append(b'{"consumeTps":%b,"offsetTable":{%b}}' % (tps, b",".join(parts)))
+            made.append(b"{%b:[%b]}" % (fastjson.dumps(group), b",".join(rows)))
+        body = b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}'
+        address = fastjson.dumps(self._c.address)
+        return request.reply(0, body=body % (address, b",".join(made), behind, ahead))
+
+    def _still_read(
+        self, group: str, topics: Iterable[str], *, ordered_only: bool
+    ) -> Iterator[str]:
+        """Those of the topics that exist, and that the group subscribes to if it is connected."""
         online = self._clients.consumer_group(group)
         for name in sorted(topics):
             topic = self._c.topics.get(name)
             if topic is None or (ordered_only and not topic.order):
                 continue
-            if online is not None and online.documents and name not in online.documents:
-                continue
-            table = self._progress(group, list(self._facts.queues_of([name])))
-            behind += sum(row["brokerOffset"] - row["consumerOffset"] for row in table.values())
-            ahead += sum(row["pullOffset"] - row["consumerOffset"] for row in table.values())
-            tps = fastjson.dumps(self._tps(group, [name]))
-            queues = fastjson.dumps_mq_map(table)
-            rows.append(b'{"consumeTps":%b,"offsetTable":%b}' % (tps, queues))
-        return rows, behind, ahead
+            if online is None or not online.documents or name in online.documents:
+                yield name
 
     def on_time_span(
         self, endpoint: Endpoint, request: Command, header: admin_headers.GroupTopicHeader

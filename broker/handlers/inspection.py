@@ -1,4 +1,5 @@
-"""A broker's topics, counts, queues and producers, for operators' tools: codes 305 315 321 328."""
+"""A broker's topics, counts, queues, producers and epochs, for operators' tools: codes 305 315 321
+328 1007."""
 
 from __future__ import annotations
 
@@ -6,13 +7,14 @@ from typing import Any
 
 from saturnmq.broker.context import Context, answer
 from saturnmq.broker.handlers import slices
-from saturnmq.protocol import admin_headers, fastjson
+from saturnmq.protocol import admin_headers, checked, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import InvalidParameter, SystemError_
 from saturnmq.store.derived.consumequeue import ENTRY
 
 PRODUCERS = 500  # of 328 in one step
+TOPICS = 2000  # of 305 in one step
 
 
 class InspectionService:
@@ -23,8 +25,13 @@ class InspectionService:
         self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
     ) -> None:
         topics = self._c.topics
-        names = sorted(topic.name for topic in topics if topics.is_system(topic.name))
-        answer(endpoint, request, request.reply(0, body=fastjson.dumps({"topicList": names})))
+
+        def made(names: list[str]) -> bytes:
+            return fastjson.dumps([name for name in names if topics.is_system(name)])[1:-1]
+
+        found = slices.of([topic.name for topic in topics], made, TOPICS)
+        work = slices.joined(request, found, b'{"topicList":[%b]}'.__mod__)
+        slices.answer_with(self._c, endpoint, request, work)
 
     def on_statistic(
         self, endpoint: Endpoint, request: Command, header: admin_headers.StatisticHeader
@@ -100,3 +107,20 @@ class InspectionService:
                 }
                 table.setdefault(group, []).append(seen)
         return request.reply(0, body=fastjson.dumps({"data": table}))
+
+    def on_epochs(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
+        """GET_BROKER_EPOCH_CACHE: which master wrote which part of the log. The last part goes on,
+        so its end is Long.MAX_VALUE, as in RocketMQ's answer."""
+        c = self._c
+        ends = [start for _, start in c.epochs.entries[1:]] + [checked.INT64_MAX]
+        body = {
+            "brokerId": c.role.broker_id,
+            "brokerName": c.config.broker_name,
+            "clusterName": c.config.cluster_name,
+            "epochList": [
+                {"epoch": number, "startOffset": start, "endOffset": end}
+                for (number, start), end in zip(c.epochs.entries, ends, strict=False)
+            ],
+            "maxOffset": c.store.watermarks.appended,
+        }
+        answer(endpoint, request, request.reply(body=fastjson.dumps(body)))

@@ -137,7 +137,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.GET_TIMER_CHECK_POINT: s.admin.on_timer_check_point,
         code.GET_TIMER_METRICS: s.admin.on_timer_metrics,
         code.GET_BROKER_HA_STATUS: s.admin.on_ha_status,
-        code.GET_BROKER_EPOCH_CACHE: s.admin.on_epochs,
+        code.GET_BROKER_EPOCH_CACHE: s.inspection.on_epochs,
         code.REPLICA_STATE: s.failover.on_state,
         code.FENCE: s.failover.on_fence,
         code.SLAVE_LEAVES: s.leaving.on_leave,

@@ -40,7 +40,9 @@ class CountedSpans(Generic[K]):
     def note(self, now: float, counts: Mapping[K, int]) -> None:
         """Keep what has come since the last note."""
         assert now >= self._noted_at, f"a note at {now} behind {self._noted_at}"
-        risen = {key: n for key, count in counts.items() if (n := self._since_note(key, count))}
+        noted = self._noted  # most names stand still, and there may be many
+        changed = [(key, count) for key, count in counts.items() if noted.get(key) != count]
+        risen = {key: n for key, count in changed if (n := self._since_note(key, count))}
         self._notes.append((self._noted_at, risen))
         for key, count in risen.items():
             self._in_hour[key] = self._in_hour.get(key, 0) + count

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from saturnmq.broker.tables.progress import NOTHING, Mark, ProgressTable, mark_by_number
 from saturnmq.broker.tables.table_memory import check_text, fits_frame
@@ -30,7 +30,6 @@ log = logging.getLogger(__name__)
 SEPARATOR = "@"
 STEP_PLACES = 5000  # looked at in one step: about a millisecond
 STEP_READ = 500  # read in one step, the same
-Name = TypeVar("Name", str, tuple[str, str])
 Search = Generator[None, None, list[str]]
 """It yields between two steps, and returns names in their order."""
 Forgetting = Generator[None, None, None]
@@ -157,18 +156,20 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         """Find the groups that have offsets in a topic."""
         return self._search(lambda place: place.group if place.topic == topic else None)
 
-    def topics_by_group(self) -> Generator[None, None, dict[str, list[str]]]:
+    def topics_by_group(self) -> Generator[None, None, dict[str, set[str]]]:
         """Find the groups, with the topics in which each has offsets."""
-        found: dict[str, list[str]] = {}
-        for topic, group in (yield from self._search(lambda place: (place.topic, place.group))):
-            found.setdefault(group, []).append(topic)
+        places = list(self.progress.marks)
+        found: dict[str, set[str]] = {}
+        for start in range(0, len(places), STEP_PLACES):
+            if start:
+                yield
+            for place in places[start : start + STEP_PLACES]:
+                found.setdefault(place.group, set()).add(place.topic)
         return found
 
-    def _search(
-        self, name_of: Callable[[GroupOffset], Name | None]
-    ) -> Generator[None, None, list[Name]]:
+    def _search(self, name_of: Callable[[GroupOffset], str | None]) -> Search:
         places = list(self.progress.marks)
-        found: set[Name] = set()
+        found: set[str] = set()
         for start in range(0, len(places), STEP_PLACES):
             if start:
                 yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 from pathlib import Path
@@ -76,8 +77,9 @@ def test_a_broker_that_may_only_be_read_leaves_the_routes_of_writers() -> None:
             return [row["perm"] for row in json.loads(bytes(answer.body))["queueDatas"]]
 
         async def until(wanted: list[int]) -> None:
-            while await perms() != wanted:
-                await broker._runtime.sleep(0.01)
+            async with asyncio.timeout(60):
+                while await perms() != wanted:
+                    await asyncio.sleep(0.01)
 
         await until([6])
         for permission in (4, 6):

@@ -218,6 +218,30 @@ def test_several_topics_and_groups_are_made_by_one_request() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("count", [3, 60, 1500])
+def test_a_long_list_is_made_in_steps_all_or_none(count: int) -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        topics = [{"topicName": f"t{number}"} for number in range(count)]
+        groups = [{"groupName": f"g{number}"} for number in range(count)]
+        context = broker.context
+        for code, name, rows, bad, known in (
+            (CODE.UPDATE_AND_CREATE_TOPIC_LIST, "topicConfigList", topics, {"topicName": "?"},
+             lambda: context.topics.get("t0")),
+            (CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, "groupConfigList", groups, {},
+             lambda: context.groups.get("g0")),
+        ):  # fmt: skip
+            refused = await client.ask(code, {}, json.dumps({name: [*rows, bad]}).encode())
+            assert (refused.code, known()) == (29, None)
+            assert (await client.ask(code, {}, json.dumps({name: rows}).encode())).code == 0
+            assert known() is not None
+        assert all(f"t{number}" in broker.context.topics for number in range(count))
+        assert all(broker.context.groups.get(f"g{number}") for number in range(count))
+        await broker.close()
+
+    run(body)
+
+
 RESET = {"topic": "T", "group": "G", "queueId": 0}
 
 
@@ -263,9 +287,11 @@ def test_a_group_gets_the_offsets_of_another_also_back_and_follows() -> None:
         assert await client.committed("H", queue=1) == 1, "G has no offset there"
         moved = await member.pull(3, consumerGroup="H")
         assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "1")
-        every = {"srcGroup": "H", "destGroup": "G"}
+        assert (await client.commit(0, "H", "%RETRY%H")).code == 0
+        every = {"srcGroup": "H", "destGroup": "G", "offline": "true"}
         loaded(await client.ask(CODE.CLONE_GROUP_OFFSET, every))
         assert await client.committed("G", queue=1) == 1
+        assert await client.committed("G", "%RETRY%H") is None, "retries are each group's own"
         for wrong, code in (
             ({"destGroup": "none"}, 26),
             ({"srcGroup": "none"}, 22),
@@ -311,6 +337,9 @@ def test_a_message_is_handed_to_a_consumer_and_its_answer_passed_on() -> None:
         ):
             answer = await client.ask(CODE.CONSUME_MESSAGE_DIRECTLY, {**ext, **wrong})
             assert answer.code == code, (wrong, answer.remark)
+        assert answer.remark == "offset message id 'what' has 4 characters; 32 or 56 are allowed"
+        gone = await client.ask(CODE.CONSUME_MESSAGE_DIRECTLY, {**ext, "msgId": "0" * 31 + "1"})
+        assert gone.remark == "can not find message by the offset, 1"
         await broker.close()
 
     run(body)

@@ -110,3 +110,57 @@ def test_a_broker_tells_what_went_through_it() -> None:
         await broker.close()
 
     run(body)
+
+
+def counted_for(hours: float, put: int) -> Statistics:
+    """`put` messages of T and pulls of one by G each second, for so long; sampled every second."""
+    counted = Statistics(0.0, EVENING)
+    for second in range(1, int(hours * 3600) + 1):
+        counted.arrived(entries("T", put))
+        counted.pulled("G", "T", 1)
+        counted.sample(float(second), EVENING, TOPICS)
+    return counted
+
+
+def totals_of(counted: Statistics, figure: str, key: str, now: float) -> list[int]:
+    spans = counted.spans(figure, key, now)
+    assert spans is not None
+    return [span.total for span in spans]
+
+
+def test_an_hour_and_a_day_forget_what_is_older() -> None:
+    counted = counted_for(27, 2)
+    now = 27 * 3600.0
+    for figure, key, rate in (
+        ("TOPIC_PUT_NUMS", "T", 2),
+        ("GROUP_GET_NUMS", "T@G", 1),
+        ("BROKER_PUT_NUMS", "any", 2),
+        ("BROKER_GET_NUMS", "any", 1),
+    ):
+        minute, hour, day = totals_of(counted, figure, key, now)
+        assert 60 * rate <= minute <= 70 * rate
+        assert 3600 * rate <= hour <= 4200 * rate
+        assert 23 * 3600 * rate <= day <= 24 * 3600 * rate
+        spans = counted.spans(figure, key, now)
+        assert spans is not None
+        assert [round(span.rate, 6) for span in spans] == [rate] * 3
+
+
+def test_what_stands_still_falls_out_of_the_hour_and_later_out_of_the_day() -> None:
+    counted = counted_for(0.5, 2)
+    assert totals_of(counted, "TOPIC_PUT_NUMS", "T", 1800.0) == [120, 3600, 3600]
+    for second in range(1801, 26 * 3600):
+        counted.sample(float(second), EVENING, TOPICS)
+        if second == 3 * 3600:
+            assert totals_of(counted, "TOPIC_PUT_NUMS", "T", float(second)) == [0, 0, 3600]
+    assert totals_of(counted, "TOPIC_PUT_NUMS", "T", 26 * 3600.0) == [0, 0, 0]
+
+
+def test_a_topic_that_is_made_anew_counts_from_its_beginning() -> None:
+    counted = counted_for(0.5, 2)
+    for second in range(1801, 1900):
+        counted.sample(float(second), EVENING, set())
+    assert counted.spans("TOPIC_PUT_NUMS", "T", 1900.0) is None
+    counted.arrived(entries("T", 5))
+    minute, hour, day = totals_of(counted, "TOPIC_PUT_NUMS", "T", 1900.0)
+    assert (minute, hour - 5, day - 5) == (5, 3600, 3600)
