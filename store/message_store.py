@@ -33,7 +33,7 @@ from saturnmq.store.derived.room import Rooms
 from saturnmq.store.derived.tombstones import Tombstone, read_tombstones
 from saturnmq.store.disk import Advice, DirectoryLock, Disk, remedy
 from saturnmq.store.log.atomic_batches import AtomicBatchPart, Groups, Marker
-from saturnmq.store.log.cleaner import MANUAL_PASSES, Cleaner, CleanTicket
+from saturnmq.store.log.cleaner import MANUAL_PASSES, Cleaner, CleanTicket, Space
 from saturnmq.store.log.commitlog import CommitLog
 from saturnmq.store.log.flush_ticket import FlushTicket, LogFailed
 from saturnmq.store.log.resync import next_frame
@@ -552,6 +552,11 @@ class MessageStore:
         self.recovery.gaps.append((offset, after))
         self.watermarks.dispatched = PhysicalOffset(after)
 
+    @property
+    def unsynced_queue_files(self) -> int:
+        """How many files the next `flush_derived` syncs, beside those of the index."""
+        return self._queues.unsynced
+
     def flush_derived(self) -> None:
         """Blocking: make queue entries and index items durable, then move `derived` to their end.
 
@@ -637,14 +642,9 @@ class MessageStore:
         self._cleaner.look()
 
     @property
-    def space_percent(self) -> int:
-        """The used part of the disk in percent, as last measured."""
-        return self._cleaner.space.percent
-
-    @property
-    def is_short_of_space(self) -> bool:
-        """Whether segments are deleted whatever their age."""
-        return self._cleaner.space.short
+    def space(self) -> Space:
+        """The use of the disk, as last measured."""
+        return self._cleaner.space
 
     def clean_on_request(self) -> None:
         """Let the next 20 passes delete expired segments at any hour (RocketMQ's manual

@@ -52,7 +52,7 @@ class CleaningService:
             if store.refuses:
                 self._retry_dispatch()
             now = runtime.monotonic()
-            if now >= due or store.is_short_of_space or self._requested:
+            if now >= due or store.space.short or self._requested:
                 due = now + store.config.clean_interval_ms / 1000
                 self._requested = False
                 await self._guard(self._clean())

@@ -99,6 +99,11 @@ class QueueTable:
         for queue in self:
             queue.started()
 
+    @property
+    def unsynced(self) -> int:
+        """The files that the next flush syncs."""
+        return len(self._files.dirty)
+
     def flush(self) -> None:
         """Blocking, may run beside appends: entries put before are durable then."""
         self._files.flush()

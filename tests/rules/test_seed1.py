@@ -213,7 +213,7 @@ def test_row_1_10_beyond_85_percent_deletes_at_once() -> None:
         found = aged(8, 12, hours_old=0, clean_forcibly=True)
         found.use_disk_to(percent)
         store = found.store
-        assert store.is_short_of_space == bool(at_once)
+        assert store.space.short == bool(at_once)
         if refuses:
             with pytest.raises(ServiceNotAvailable, match="90 %"):
                 store.put(message())

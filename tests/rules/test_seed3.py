@@ -352,7 +352,7 @@ def test_row_3_13_three_ratios(
         found.use_disk_to(percent)
     assert ("no more sends" in caplog.text) == refuses
     assert bool(found.store.refuses) == refuses
-    assert found.store.is_short_of_space == short
+    assert found.store.space.short == short
     assert bool(clean(found.store)) == deletes_expired
 
 

@@ -102,7 +102,7 @@ def test_what_is_gone_is_deleted_once_and_no_longer_counts_as_free() -> None:
     assert not world.clean()
     world.use(60)
     world.store.watch_space()
-    assert world.store.space_percent == 60
+    assert world.store.space.percent == 60
 
 
 def test_a_young_segment_stays_at_the_hour_of_deletion() -> None:
@@ -224,7 +224,7 @@ def test_a_full_disk_refuses_sends_until_space_returns_and_stays_readable(caplog
     world.clean()
     (told,) = [record.message for record in caplog.records if record.levelname == "ERROR"]
     assert "91 %: no more sends until it is at 85 % again" in told
-    assert store.is_short_of_space
+    assert store.space.short
     with pytest.raises(ServiceNotAvailable, match="91 %"):
         store.put(message(b"no"))
     assert "91 %" in store.refuses
@@ -280,9 +280,9 @@ def test_a_disk_above_its_normal_use_takes_only_what_is_expired() -> None:
     world.clock.now += 1
     assert world.clean()
     assert len(world.segments) < len(segments)
-    assert world.store.space_percent == 80
+    assert world.store.space.percent == 80
     world.store.watch_space()
-    assert world.store.space_percent < 60, "what waits for its end counts as free"
+    assert world.store.space.percent < 60, "what waits for its end counts as free"
     assert len(world.waiting) + len(world.segments) == len(segments)
 
 
