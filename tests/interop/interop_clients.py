@@ -54,14 +54,27 @@ class ClientProgram:
 
 @contextmanager
 def java_program(
-    jars: Path, program: str, *arguments: str, log: Path, options: Sequence[str] = ()
+    jars: Path,
+    program: str,
+    *arguments: str,
+    log: Path,
+    options: Sequence[str] = (),
+    compiled: bool = False,
 ) -> Iterator[ClientProgram]:
-    """Runs a Java program of this directory, in one file, until the block ends."""
+    """Runs a Java program of this directory, in one file, until the block ends. `compiled`: to
+    class files first, because it looks for its own."""
     if shutil.which("javac") is None:
         pytest.skip("no `javac` on the path to run RocketMQ's client with")
     command = ["java", "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={log.parent}"]
     command += [f"-Drocketmq.client.logRoot={log.parent}", *SOON, *options]
-    command += ["-cp", f"{jars}/*", str(Path(__file__).with_name(program)), *arguments]
+    source = Path(__file__).with_name(program)
+    if compiled:
+        classes = log.parent / "classes"
+        javac = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), str(source)]
+        subprocess.run(javac, check=True, timeout=BUILD_S)
+        command += ["-cp", f"{classes}:{jars}/*", source.stem, *arguments]
+    else:
+        command += ["-cp", f"{jars}/*", str(source), *arguments]
     with client_program(command, log) as running:
         yield running
 

@@ -89,6 +89,13 @@ def client_jars(version: str) -> Path:
     return fetched(cache, "pom-client.xml", f"-Drocketmq.version={version}")
 
 
+def spring_jars(version: str) -> Path:
+    """The directory of the jars of rocketmq-spring of this version."""
+    return fetched(
+        _cache(f"rocketmq-spring-{version}"), "pom-spring.xml", f"-Drocketmq.version={version}"
+    )
+
+
 def fetched(cache: Path, pom: str, *options: str) -> Path:
     """`cache`, with the jars that `pom` names: fetched by Maven once, then kept."""
     if cache.is_dir():

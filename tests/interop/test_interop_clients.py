@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import interop_nodes
 import pytest
@@ -17,6 +18,7 @@ from saturnmq.protocol.trace import TraceKind
 from saturnmq.runtime.errors import TopicNotExist
 
 OLD, NEW = "4.9.8", "5.4.0"
+SPRING = "2.3.4"
 ENCODINGS = ("JSON", "ROCKETMQ")
 SCENARIOS = (
     *("sync", "async", "oneway", "batch", "large", "delay", "transactions"),
@@ -144,3 +146,20 @@ def test_the_go_client_does_what_it_does_with_rocketmq(
     answer = go_program.tell(scenario, topic)
     assert answer.startswith("ok "), answer
     figures["scenarios of the Go client"] += 1
+
+
+@pytest.mark.timeout(300)
+def test_a_spring_application_sends_and_listens(
+    cluster: LocalCluster, tmp_path: Path, figures: Counter[str]
+) -> None:
+    try:
+        jars = interop_nodes.spring_jars(SPRING)
+    except interop_nodes.Unavailable as problem:
+        pytest.skip(str(problem))
+    topic = make_topic(cluster, "spring", 4)
+    arguments = ("SpringClient.java", cluster.nameservers[0], topic)
+    log = tmp_path / "java.log"
+    with java_program(jars, *arguments, log=log, compiled=True) as spring:
+        answer = spring.tell("run")
+    assert answer.startswith("ok "), answer
+    figures["applications with rocketmq-spring"] += 1

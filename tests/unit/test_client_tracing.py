@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -220,3 +222,33 @@ def test_a_broker_makes_the_topic_of_traces_if_it_is_told_to(tmp_path: Path) -> 
     with served(tmp_path, **settings) as address, Admin(address) as admin:
         queues = admin.describe_topic("my-traces")
         assert len(queues) == 1
+
+
+def test_the_example_shows_a_message_from_its_send_to_its_consumption(tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "trace.py"
+    with served(tmp_path) as address:
+        done = subprocess.run(
+            [sys.executable, str(example), address],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.stdout.splitlines() == [
+        "consumed from orders",
+        "Pub senders ok",
+        "SubBefore readers ok",
+        "SubAfter readers ok",
+    ], done.stderr
+
+
+def test_a_message_in_the_topic_of_traces_that_holds_none_is_passed_over(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with served(tmp_path) as address, Admin(address) as admin:
+        with Producer("senders", address, trace=True) as producer:
+            sent = producer.send(Message("t", b"x"))
+            for body in (b"Pub\x01x\x01y\x02", b"\xff\xfe", b"\x02\x02\x01"):
+                producer.send(Message(TRACE_TOPIC, body, keys=sent.message_id))
+        assert kinds(until(admin, sent.message_id, bool, TRACE_TOPIC)) == [PUB]
+        assert "holds no traces" in caplog.text
