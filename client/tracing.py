@@ -10,6 +10,7 @@ A client without traces has no Tracer and does nothing of this.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections import deque
@@ -31,6 +32,7 @@ TOGETHER = 256  # records that are encoded without a pause of the loop
 BODY_MOST = 128_000  # bytes, as in RocketMQ
 KEYS_MOST = 16_000  # bytes; a message has at most 32,767 of properties
 SEND_S = 5.0
+END_S = 1.0  # at least, even if the client ends at once
 TELL_EVERY_S = 60.0
 GROUP_PREFIX = "_INNER_TRACE_PRODUCER-"
 _STORED = frozenset({0, 10, 11, 12})
@@ -84,15 +86,17 @@ class Tracer:
         """An id for one call of a listener. Any thread."""
         return f"{self._head}{next(self._calls) & 0xFFFFFFFF:08X}"
 
-    async def close(self) -> None:
-        """Send what waits."""
+    async def close(self, seconds: float = SEND_S) -> None:
+        """Send what waits, for so many seconds at most."""
         if self._task is None:
             return
-        async with self._sending:  # records on their way are not cancelled with it
-            self._task.cancel()
-        deadline = self._core.runtime.monotonic() + SEND_S
-        while self._waiting and self._core.runtime.monotonic() < deadline:
-            await self._send_some()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                async with self._sending:  # records on their way are not cancelled with it
+                    self._task.cancel()
+                while self._waiting:
+                    await self._send_some()
+        self._task.cancel()
         self._drop(len(self._waiting), "the client was closed")
         self._waiting.clear()
 
@@ -112,6 +116,9 @@ class Tracer:
                     await self._send(keys, text.encode())
                 except SaturnError as error:
                     self._drop(count, error)
+                except asyncio.CancelledError:
+                    self._drop(count, "the client was closed")
+                    raise
 
     def _drop(self, count: int, why: object) -> None:
         self.dropped += count

@@ -17,7 +17,7 @@ from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
 from saturnmq.client.producer.engine import ProducerEngine
 from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.client.producer.timed import recall_handle
-from saturnmq.client.tracing import Tracer
+from saturnmq.client.tracing import END_S, SEND_S, Tracer
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.frame import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from saturnmq.protocol.message import Message, ReceivedMessage
@@ -160,7 +160,7 @@ class TracedEngine(ProducerEngine):
         """Close as the ordinary engine does, then send the traces that wait."""
         if not self.closed:
             await super().close(timeout)
-            await self.tracer.close()
+            await self.tracer.close(SEND_S if timeout is None else max(timeout, END_S))
 
 
 def _traits(message: Message | ReceivedMessage) -> dict[str, Any]:

@@ -205,6 +205,24 @@ def test_traces_that_nobody_takes_are_dropped_and_counted(
         assert admin.message_trace(ids[10]) == []
 
 
+def test_a_broker_that_takes_no_traces_holds_up_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "FLUSH_S", 3600.0)
+
+    async def hang(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    with served(tmp_path) as address, Producer("senders", address, trace=True) as producer:
+        producer.send(Message("t", b"x"))
+        tracer = producer.engine.tracer  # type: ignore[attr-defined]
+        monkeypatch.setattr(tracer, "_send", hang)
+        began = time.monotonic()
+        producer.close(0.0)
+        assert 0.9 < time.monotonic() - began < 30
+        assert tracer.dropped == 1
+
+
 def test_a_client_without_traces_has_nothing_in_its_way(tmp_path: Path) -> None:
     with served(tmp_path) as address, Producer("senders", address) as producer:
         producer.send(Message("t", b"x"))
