@@ -386,9 +386,12 @@ class Machine:
 
     def _follow(self, member: MemberState) -> None:
         """Become a slave of this node, if it leads, or if it waits for its slaves' words and will
-        lead in the newest epoch."""
+        lead in the newest epoch. A node that led no more when it promised a higher epoch follows
+        as well: it tells the master of its promise, and that one goes on above it."""
         role = self.role
-        leads = member.state == "master" and member.epoch >= role.promised_epoch
+        leads = member.state == "master" and (
+            member.epoch >= role.promised_epoch or not self.promises.waits()
+        )
         will_lead = (
             member.state in ("recovering", "unsure") and member.leads_in >= role.promised_epoch
         )

@@ -62,11 +62,11 @@ class Promises:
 
     def looked(self, members: tuple[MemberState, ...]) -> None:
         """Act on a fenced node's search that found no master among these members."""
-        if self._waits() and self._m.now - self._promised_at >= PROMOTION_S:
+        if self.waits() and self._m.now - self._promised_at >= PROMOTION_S:
             self._promised_at = self._m.now
             self.ask(members)
 
-    def _waits(self) -> bool:
+    def waits(self) -> bool:
         """Whether this node is fenced for a promotion that it has not heard of since."""
         role = self._role
         return (
@@ -81,7 +81,7 @@ class Promises:
 
     def ask(self, members: tuple[MemberState, ...]) -> None:
         role, fence = self._role, next_term(self._promised)
-        if role.state is not State.MASTER and not self._waits():
+        if role.state is not State.MASTER and not self.waits():
             return
         willing = tuple(
             member.address
@@ -107,7 +107,7 @@ class Promises:
         elif role.state is State.MASTER:
             role.suspect()  # no writes before the start of the epoch is known
             self._open(fence)
-        elif self._waits():
+        elif self.waits():
             self._open(fence)
 
     def _open(self, fence: int) -> None:
