@@ -25,6 +25,9 @@ SCENARIOS = (
     *("orderly", "retry", "broadcast", "pull", "lite-subscribe", "lite-assign", "lite-members"),
     *("namespace", "namespace-v2"),
 )
+NOT_QUICK = {
+    "lite-assign"
+}  # failed once in eight runs: its client closed a connection that it had just made
 GO_SCENARIOS = ("send", "orderly", "retry", "delay", "transactions")
 READ_S = 30.0
 TRACED_S = 20.0
@@ -63,9 +66,14 @@ def client(
         yield f"{version.replace('.', '-')}-{encoding}", program
 
 
-@pytest.mark.quick
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        pytest.param(name, marks=() if name in NOT_QUICK else pytest.mark.quick)
+        for name in SCENARIOS
+    ],
+)
 def test_a_java_client_does_what_it_does_with_rocketmq(
     cluster: LocalCluster, client: tuple[str, ClientProgram], scenario: str, figures: Counter[str]
 ) -> None:
