@@ -19,6 +19,9 @@ import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
+import org.apache.rocketmq.tools.command.consumer.ConsumerSubCommand;
+import org.apache.rocketmq.tools.command.offset.GetConsumerStatusCommand;
+import org.apache.rocketmq.tools.command.offset.ResetOffsetByTimeOldCommand;
 
 /**
  * RocketMQ's mqadmin, all commands in one JVM. It is told by lines whose words are separated by tabs
@@ -77,8 +80,16 @@ public class AdminCommands {
         return (List<?>) field.get(null);
     }
 
+    /** Commands that are in the jar, but not in mqadmin's own list; mqadmin adds the others. */
+    private static void addUnlisted() throws Exception {
+        known().clear(); // a command keeps its client, which cannot be started twice
+        MQAdminStartup.initCommand(new ConsumerSubCommand());
+        MQAdminStartup.initCommand(new GetConsumerStatusCommand());
+        MQAdminStartup.initCommand(new ResetOffsetByTimeOldCommand());
+    }
+
     private static String commands() throws Exception {
-        known().clear();
+        addUnlisted();
         MQAdminStartup.initCommand();
         List<String> names = new ArrayList<>();
         for (Object command : known()) {
@@ -88,7 +99,7 @@ public class AdminCommands {
     }
 
     private static String run(long seconds, String[] command) throws Exception {
-        known().clear(); // a command keeps its client, which cannot be started twice
+        addUnlisted();
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
         PrintStream stream = new PrintStream(printed, true, StandardCharsets.UTF_8);
         System.setOut(stream);

@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 DEADLINE_S = 20  # of one command
 ENDLESS_S = 4
+FOLLOW_S = 60  # Java's client may wait 20 s before it shares queues out again
 MESSAGES = 8
 TOPICS = '[{"topicName":"listed","readQueueNums":2,"writeQueueNums":2,"perm":6}]'
 GROUPS = '[{"groupName":"listed","retryMaxTimes":3}]'
@@ -48,7 +49,12 @@ def java_side(jars: Path, nameserver: str, home: Path) -> Iterator[Tell]:
     with (
         open(home / "java.log", "w") as errors,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=home,  # consumerStatus writes files to where it is
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         ) as process,
     ):
         assert process.stdin is not None
@@ -184,14 +190,14 @@ def test_connected_consumers_of_both_makes_follow_a_reset_a_skip_and_a_clone(
 
         def by_java(count: int) -> list[str]:
             found: list[str] = []
-            deadline = time.monotonic() + DEADLINE_S
+            deadline = time.monotonic() + FOLLOW_S
             while len(found) < count:
                 assert time.monotonic() < deadline, f"{found} of {count}"
                 found += tell("seen").split()
             return sorted(found)
 
         def by_us(count: int) -> list[str]:
-            return sorted(got.get(timeout=DEADLINE_S) for _ in range(count))
+            return sorted(got.get(timeout=FOLLOW_S) for _ in range(count))
 
         assert by_java(MESSAGES) == by_us(MESSAGES) == every
         for group in ("readers", "ours"):
