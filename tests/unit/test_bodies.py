@@ -179,7 +179,7 @@ def test_settings_of_a_group_out_of_their_bounds_are_refused(change: Any, told: 
         bodies.group(request({"groupName": "G", **change}))
     several = {"groupConfigList": [{"groupName": "F"}, {"groupName": "G", **change}]}
     with pytest.raises(InvalidParameter, match=told):
-        bodies.groups(request(several))
+        at_once(bodies.groups(request(several)))
 
 
 def test_settings_of_a_group_are_taken_as_what_they_mean_and_what_we_do_not_know_is_kept() -> None:

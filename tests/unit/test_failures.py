@@ -12,7 +12,7 @@ from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.commit.cleaning import CleaningService
 from saturnmq.broker.commit.flush import FlushService
-from saturnmq.broker.handlers.membership import MembershipService
+from saturnmq.broker.handlers import client_questions
 from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.replication.ha_master import HaMaster
 from saturnmq.broker.replication.ha_slave import HaSlave
@@ -60,7 +60,7 @@ def test_a_request_that_fails_behind_its_handler_is_counted_too(
     async def fails(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(MembershipService, "_pass_on", fails)
+    monkeypatch.setattr(client_questions, "_ask", fails)
 
     async def body(runtime) -> None:
         async with broker_at(runtime, tmp_path) as broker:
