@@ -1,0 +1,67 @@
+"""Requests to the broker that a call belongs to: this node's own one, asked without a socket in the
+client's name, or another one.
+
+A broker that is not the master any more says so without looking at the request; then the master of
+the route is asked. So clients go on through a fail-over with the routes that they have.
+"""
+
+from __future__ import annotations
+
+from saturnmq.gateway.clients import Client
+from saturnmq.gateway.codes import NOT_MASTER
+from saturnmq.gateway.node import GatewayNode
+from saturnmq.gateway.peers import Peers
+from saturnmq.gateway.topics import Directory
+from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, SaturnError, SystemBusy
+
+
+class Asking:
+    def __init__(self, node: GatewayNode, peers: Peers, directory: Directory) -> None:
+        self._node = node
+        self._peers = peers
+        self._directory = directory
+
+    async def at(
+        self, client: Client | None, topic: str, broker: str, request: Command, timeout_s: float
+    ) -> Command:
+        """The answer of the broker of this name to a request about a topic, whatever its code.
+        Without a client the gateway asks for itself: a request of a client shows that it lives."""
+        own = self._node.broker_name
+        if broker == own:
+            link = self._directory.inside() if client is None else client.link
+            reply = await link.ask(request)
+            if reply.code != ResponseCode.SYSTEM_BUSY or not is_refusal(reply):
+                return reply
+            facts = await self._directory.topic(topic, renewed=True)
+            master = facts.master(broker)
+            if master in (None, self._node.address):
+                return reply
+        else:
+            facts = await self._directory.topic(topic)
+            master = facts.master(broker)
+        if master is None:
+            raise SystemBusy(f"{NOT_MASTER}broker {broker} has no master now; try again")
+        return await self._peers.ask(master, request, timeout_s)
+
+    async def to_read(
+        self, client: Client, topic: str, broker: str, request: Command, timeout_s: float
+    ) -> Command:
+        """The answer of a node of this broker to a request that any of its copies can answer: the
+        master, and without it a slave."""
+        if broker == self._node.broker_name:
+            return await client.link.ask(request)
+        found = (await self._directory.topic(topic)).route.broker(broker)
+        problem: SaturnError = SystemBusy(f"no node of broker {broker} is known now; try again")
+        for _, address in sorted(found.addresses.items() if found is not None else ()):
+            try:
+                return await self._peers.ask(address, request, timeout_s)
+            except (ConnectFailed, ConnectionLost) as error:
+                problem = error
+        raise problem
+
+
+def is_refusal(reply: Command) -> bool:
+    """Whether a node refused a request because it is no master."""
+    return (reply.remark or "").startswith(NOT_MASTER)

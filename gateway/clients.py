@@ -1,0 +1,275 @@
+"""The clients of a gateway. Each has a connection of its own to the broker, so the broker's tables
+know it as they know clients of Remoting: it joins groups by heartbeats, is asked about its
+transactions, and is gone when it says so or is silent for too long.
+
+A client is made by its first call, whichever that is: several languages open their Telemetry stream
+late, or never again after they lost it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from saturnmq.gateway import v2
+from saturnmq.gateway.calls import LANGUAGE, GrpcCall, Write
+from saturnmq.gateway.checks import group_of, topic_of
+from saturnmq.gateway.node import GatewayNode
+from saturnmq.gateway.settings import PUSH
+from saturnmq.protocol import fastjson
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.inner_endpoint import InnerEndpoint
+from saturnmq.protocol.remoting import LANGUAGES, Command
+from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import SaturnError, error_for
+
+log = logging.getLogger(__name__)
+
+CONSUMERS = frozenset(
+    {
+        v2.ClientType.PUSH_CONSUMER,
+        v2.ClientType.SIMPLE_CONSUMER,
+        v2.ClientType.PULL_CONSUMER,
+        v2.ClientType.LITE_PUSH_CONSUMER,
+        v2.ClientType.LITE_SIMPLE_CONSUMER,
+    }
+)
+ENDED_S = 10.0  # for so long a stream that Java's client opens after its end is ended, too
+ENDED_MAX = 10_000
+_LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"} | {each: each for each in LANGUAGES}
+
+
+class Asked(Protocol):
+    """It has what the broker says to clients sent to them."""
+
+    def told(self, client: Client, command: Command) -> None:
+        """A request without an answer."""
+        ...
+
+    async def asked(self, client: Client, command: Command) -> Command:
+        """The answer to a request. SaturnError: there is none."""
+        ...
+
+
+class Client:
+    """One client, by its id."""
+
+    def __init__(
+        self, client_id: str, language: str, gone: asyncio.Future[None], commands: Asked
+    ) -> None:
+        """`gone` is done when the client has ended, or was forgotten."""
+        self.client_id = client_id
+        self.gone = gone
+        self._commands = commands
+        self.language = _LANGUAGES.get(language.upper(), "OTHER")
+        self.link: InnerEndpoint  # set when it is made
+        self.settings: Any = None  # as the client sent them
+        self.group = ""  # of a consumer
+        self.is_consumer = False
+        self.topics: dict[str, None] = {}  # of a producer
+        self._stream: Write | None = None  # its newest Telemetry stream
+        self._writing = asyncio.Lock()
+
+    def told(self, command: Command) -> None:
+        """The broker sends it a request without an answer."""
+        self._commands.told(self, command)
+
+    async def asked(self, command: Command) -> Command:
+        """The broker asks it. SaturnError: it does not answer."""
+        return await self._commands.asked(self, command)
+
+    def attach(self, stream: Write) -> None:
+        """Commands to the client go over this stream now."""
+        self._stream = stream
+
+    def detach(self, stream: Write) -> None:
+        """The stream has ended."""
+        if self._stream is stream:
+            self._stream = None
+
+    @property
+    def has_stream(self) -> bool:
+        """It can be asked here."""
+        return self._stream is not None
+
+    async def tell(self, command: Any, stream: Write | None = None) -> bool:
+        """Send a command over the client's newest stream, or this one; False if there is none."""
+        async with self._writing:
+            stream = stream or self._stream
+            if stream is None:
+                return False
+            await stream(command)
+            return True
+
+    @contextmanager
+    def holding(self, size: int, what: str) -> Iterator[None]:
+        """Count so much memory as the client's meanwhile. SystemBusy: there is no room for it."""
+        link = self.link
+        link.budget.take(size, what)
+        try:
+            yield
+        finally:
+            if not link.closed:  # else it was released as a whole
+                link.budget.give_back(size)
+
+    def take(self, settings: Any) -> None:
+        """Take the settings that it sent. CallRefused: a name in them is wrong."""
+        if settings.WhichOneof("pub_sub") == "subscription":
+            subscription = settings.subscription
+            for entry in subscription.subscriptions:
+                topic_of(entry.topic)
+            self.join(group_of(subscription.group))
+        else:
+            self.topics |= dict.fromkeys(map(topic_of, settings.publishing.topics))
+        self.settings = settings
+
+    def join(self, group: str) -> None:
+        """It is a consumer of this group."""
+        self.group, self.is_consumer = group, True
+
+    def heartbeat(self) -> Command:
+        """The heartbeat to the broker."""
+        producing = [{"groupName": topic} for topic in self.topics]
+        consuming = []
+        if self.is_consumer:
+            consuming.append(
+                {
+                    "groupName": self.group,
+                    "consumeType": "CONSUME_POP",
+                    "messageModel": "CLUSTERING",
+                    "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                    "subscriptionDataSet": self._subscriptions(),
+                    "unitMode": False,
+                }
+            )
+        document = {
+            "clientID": self.client_id,
+            "producerDataSet": producing,
+            "consumerDataSet": consuming,
+        }
+        command = Command.request(RequestCode.HEART_BEAT, None, fastjson.dumps(document))
+        command.language = self.language
+        return command
+
+    def running_info(self) -> dict[str, Any]:
+        """RocketMQ's ConsumerRunningInfo. Which queues and messages it works on only the client
+        knows. mqadmin has a message verified by consumers only that are pushed to."""
+        settings = v2.Settings() if self.settings is None else self.settings
+        is_pushed = settings.client_type in PUSH
+        return {
+            "properties": {
+                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if is_pushed else "CONSUME_POP",
+                "PROP_CONSUMEORDERLY": "false",
+                "PROP_CLIENT_VERSION": settings.user_agent.version,
+                "language": self.language,
+            },
+            "subscriptionSet": self._subscriptions(),
+            "mqTable": {},
+            "mqPopTable": {},
+            "statusTable": {},
+        }
+
+    def _subscriptions(self) -> list[dict[str, Any]]:
+        found = []
+        entries = self.settings.subscription.subscriptions if self.settings is not None else ()
+        for entry in entries:
+            is_sql = entry.expression.type == v2.FilterType.SQL
+            try:
+                parsed = Subscription.parse(
+                    entry.topic.name,
+                    entry.expression.expression,
+                    1,
+                    SQL_EXPRESSION if is_sql else "TAG",
+                )
+            except SaturnError as error:
+                log.info("client %s: %s", self.client_id, error)  # its receives are refused
+                continue
+            found.append(parsed.to_json())
+        return found
+
+
+class Clients:
+    """The clients by id. Loop thread only."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        node: GatewayNode,
+        commands: Asked,
+        on_gone: Callable[[Client], None],
+    ) -> None:
+        """`on_gone` gets a client that has gone."""
+        self._runtime = runtime
+        self._node = node
+        self._commands = commands
+        self._on_gone = on_gone
+        self._clients: dict[str, Client] = {}
+        self._ended: dict[str, float] = {}  # when, by the ids of clients that made no call since
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self._clients.values())
+
+    def of(self, call: GrpcCall) -> Client:
+        """The client of a call. CallRefused: the call does not say."""
+        client_id = call.client_id
+        client = self._clients.get(client_id)
+        self._ended.pop(client_id, None)
+        if client is None:
+            language = call.metadata.get(LANGUAGE, "")
+            gone: asyncio.Future[None] = self._runtime.create_future()
+            client = Client(client_id, language, gone, self._commands)
+        elif not client.link.closed:
+            client.link.heard()
+            return client
+        # It is new, or comes back before it was forgotten.
+        client.link = self._node.connect_inside(call.peer, client)
+        self._clients[client_id] = client
+        return client
+
+    async def beat(self, client: Client) -> None:
+        """Tell the broker that the client lives, and which groups it is in."""
+        if not self._node.broker_name:
+            return  # brokers hear it from the client itself
+        reply = await client.link.ask(client.heartbeat())
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+
+    def end(self, client_id: str) -> None:
+        """The client says that it ends."""
+        self._ended.pop(client_id, None)
+        if len(self._ended) >= ENDED_MAX:
+            del self._ended[next(iter(self._ended))]  # the oldest
+        self._ended[client_id] = self._runtime.monotonic()
+        client = self._clients.get(client_id)
+        if client is not None:
+            client.link.close("the client has ended")
+            self._forget(client)
+
+    def has_ended(self, call: GrpcCall) -> bool:
+        """Whether the caller is a client of Java's, has just said that it ends, and made no call
+        since: it renews a lost stream in the middle of its close(), and waits for the end of it. No
+        later client has its id; with Rust's, a container that starts again has the id of the last
+        one. CallRefused: the call does not say who it is."""
+        ended = self._ended.get(call.client_id)
+        is_java = call.metadata.get(LANGUAGE, "").upper() == "JAVA"
+        return is_java and ended is not None and self._runtime.monotonic() - ended < ENDED_S
+
+    def sweep(self) -> None:
+        """Forget clients whose connection has ended: they were silent for too long."""
+        long_ago = self._runtime.monotonic() - ENDED_S
+        self._ended = {name: ended for name, ended in self._ended.items() if ended > long_ago}
+        for client in list(self._clients.values()):
+            if client.link.closed:
+                self._forget(client)
+
+    def _forget(self, client: Client) -> None:
+        del self._clients[client.client_id]
+        client.gone.set_result(None)
+        self._on_gone(client)

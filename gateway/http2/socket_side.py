@@ -1,0 +1,282 @@
+"""The socket of one connection to a gRPC port: plain text or TLS by its first bytes, the limits of
+connections, and the HTTP/2 behind it.
+
+TLS is ended here, by a memory BIO: the first bytes are read before anybody knows what they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable
+from typing import cast
+
+from saturnmq.gateway.opening import HTTP1_ANSWER, NO_TLS_ANSWER, Opening, judge
+from saturnmq.protocol.connections import Connections
+from saturnmq.runtime.door import Runtime, Transport, join_address
+
+from .connection import Http2Connection
+from .frames import BadFrames
+from .grpc_calls import end_late, refuse
+from .stream import Stream
+
+log = logging.getLogger(__name__)
+
+BASE_BYTES = 4 << 10  # of an idle connection
+LINGER_S = 5.0  # time for the client of a closed connection to read the rest
+READ = 64 << 10
+
+
+class Tls:
+    """TLS of one connection, without a socket."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._object = context.wrap_bio(self._in, self._out, server_side=True)
+        self.is_open = False
+
+    def received(self, data: bytes) -> tuple[bytes, bytes, bool]:
+        """(plain text, bytes to send, is it at its end). ssl.SSLError: it cannot go on."""
+        self._in.write(data)
+        found, is_over = [], False
+        try:
+            if not self.is_open:
+                self._object.do_handshake()
+                self.is_open = True
+            while part := self._object.read(READ):
+                found.append(part)
+            is_over = True
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            is_over = True
+        return b"".join(found), self._out.read(), is_over
+
+    def send(self, data: bytes) -> bytes:
+        self._object.write(data)
+        return self._out.read()
+
+    def last_word(self) -> bytes:
+        """The alert that tells the client why it cannot go on."""
+        return self._out.read()
+
+
+class GrpcSocket(asyncio.Protocol):
+    def __init__(
+        self,
+        runtime: Runtime,
+        connections: Connections,
+        begin: Callable[[Stream, str], None],
+        tls: Callable[[], ssl.SSLContext | None],
+        on_refused: Callable[[str, Opening], None],
+        on_closed: Callable[[GrpcSocket], None],
+    ) -> None:
+        self._runtime = runtime
+        self._connections = connections
+        self._tls_context = tls
+        self._on_refused = on_refused
+        self._on_closed = on_closed
+        self.budget = connections.part()
+        self.peer_address = ""
+        self.closed = False
+        self.last_received = runtime.monotonic()
+        self._transport: Transport | None = None
+        self._start = bytearray()  # before its kind is known
+        self._tls: Tls | None = None
+        self._opening_since = 0.0  # 0: it speaks HTTP/2 by now
+        self._is_judged = self._is_started = False
+        self._unread_since = 0.0
+        self._counted = 0
+        self.http2 = Http2Connection(
+            runtime,
+            self.budget,
+            self._send,
+            lambda stream: begin(stream, self.peer_address),
+            refuse,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(Transport, transport)
+        host, port = transport.get_extra_info("peername", ("", 0))[:2]
+        self.peer_address = join_address(host, port)
+        self.last_received = self._opening_since = self._runtime.monotonic()
+        if self._connections.admit(self):
+            self.closed = True
+            self._transport.abort()
+            self._on_closed(self)
+            return
+        self.budget.hold(BASE_BYTES)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_received = self._runtime.monotonic()
+        if self.closed:
+            return
+        if self._tls is not None:
+            self._decrypt(data)
+        elif self._is_judged:
+            self._plain(data)
+        else:
+            self._start += data
+            self._open()
+
+    def _open(self) -> None:
+        kind = judge(self._start)
+        if kind is Opening.UNFINISHED:
+            self._count()
+            return
+        start, self._start = bytes(self._start), bytearray()
+        context = self._tls_context() if kind is Opening.TLS else None
+        self._is_judged = True
+        if kind is Opening.PLAIN:
+            self.http2.start()
+            self._plain(start)
+        elif context is not None:
+            self._tls = Tls(context)
+            self._decrypt(start)
+        else:
+            assert self._transport is not None, "bytes come from a transport"
+            self._on_refused(self.peer_address, kind)
+            if kind is Opening.HTTP1:
+                self._transport.write(HTTP1_ANSWER)
+            elif kind is Opening.TLS:
+                self._transport.write(NO_TLS_ANSWER)
+            self.close(f"it speaks {kind.value}")
+
+    def _decrypt(self, data: bytes) -> None:
+        assert self._tls is not None, "it speaks TLS"
+        assert self._transport is not None, "bytes come from a transport"
+        try:
+            plain, out, is_over = self._tls.received(data)
+        except ssl.SSLError as error:
+            log.debug("%s: TLS: %s", self.peer_address, error.reason or error)
+            self._transport.write(self._tls.last_word())
+            self.close("TLS failed")
+            return
+        if out:
+            self._transport.write(out)
+        if self._tls.is_open and not self._is_started:
+            self._is_started = True
+            self.http2.start()
+        if plain:
+            self._plain(plain)
+        if is_over:
+            self.close("closed by the client")
+
+    def _plain(self, data: bytes) -> None:
+        try:
+            self.http2.received(data)
+            if self.http2.is_greeted:
+                self._opening_since = 0.0
+        except BadFrames as error:
+            log.info("%s: %s", self.peer_address, error)
+            self._send([self.http2.goodbye(error)])
+            self.close(str(error))
+
+    def _send(self, pieces: list[bytes]) -> None:
+        if self._transport is None or self.closed:
+            return
+        data = b"".join(pieces)
+        if self._tls is not None:
+            if not self._tls.is_open:
+                return  # nothing can be said before the handshake is over
+            try:
+                data = self._tls.send(data)
+            except ssl.SSLError as error:
+                self.abort(f"TLS: {error.reason or error}")
+                return
+        self._transport.write(data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._shut()
+
+    def pause_writing(self) -> None:
+        self._unread_since = self._runtime.monotonic()
+        self.http2.pause()
+        if self._transport is not None and not self.closed:
+            self._transport.pause_reading()
+        self._count()
+
+    def resume_writing(self) -> None:
+        self._unread_since = 0.0
+        if self._transport is not None and not self.closed:
+            self._transport.resume_reading()
+            self.http2.resume()
+        self._count()
+
+    # the end
+
+    def close(self, reason: str) -> None:
+        """Send what waits for the client, then close."""
+        self._end(linger=True)
+
+    def abort(self, reason: str) -> None:
+        """Close without sending what waits."""
+        self._end(linger=False)
+
+    def _end(self, *, linger: bool) -> None:
+        if self.closed or self._transport is None:
+            return
+        transport = self._transport
+        if linger and not self._unread_since:  # nothing counts the rest any more
+            transport.close()
+            if transport.get_write_buffer_size():
+                self._runtime.call_later(LINGER_S, transport.abort)
+        else:
+            transport.abort()
+        self._shut()
+
+    def _shut(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self.http2.close()
+        self.budget.close()
+        self._connections.leave(self)
+        self._on_closed(self)
+
+    # use of memory and time (`protocol/connections.py`)
+
+    @property
+    def unsent(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def _count(self) -> None:
+        if not self.closed:
+            waiting = self.unsent + len(self._start) + self.http2.buffered
+            more, self._counted = waiting - self._counted, waiting
+            self.budget.hold(more)
+            if more > 0:
+                self.budget.has_room(0)  # if there is none, slow connections give way
+
+    def unfinished_s(self, now: float) -> float:
+        opening_s = now - self._opening_since if self._opening_since else 0.0
+        return max(opening_s, self.http2.partial_s(now))
+
+    def unread_s(self, now: float) -> float:
+        return now - self._unread_since if self._unread_since else 0.0
+
+    def held_up_s(self, now: float) -> float:
+        started_s = self.unfinished_s(now) if self._start else 0.0
+        return self.unread_s(now) or max(started_s, self.http2.held_up_s(now))
+
+    def excuse(self, now: float) -> None:
+        self.last_received = now
+        self._opening_since = self._opening_since and now
+        self._unread_since = self._unread_since and now
+        self.http2.excuse(now)
+
+    def rest(self, now: float) -> None:
+        """Periodic care: count what waits, and ask a silent client whether it lives."""
+        before = self._counted
+        self._count()
+        if self._unread_since and self._counted < before:
+            self._unread_since = now
+        silent_s = now - self.last_received
+        if not self._opening_since and silent_s > self._connections.limits.idle_s / 3:
+            self.http2.ping()
+        for stream in self.http2.late(now, self._connections.limits.frame_s):
+            end_late(stream)
+
+    def give_way(self) -> None:
+        self.abort("memory is short")

@@ -1,0 +1,130 @@
+"""QueryRoute, QueryAssignment, Heartbeat, NotifyClientTermination and Telemetry.
+
+A Telemetry stream is answered with settings whenever the client sends its own, and once more a
+moment after the first time: Node.js's client may not wait yet when the first answer comes. Over it
+the client is asked, too (commands.py). The server ends it only when the client has said that it
+ends, which Java's client waits for, or was silent for too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from saturnmq.gateway import v2
+from saturnmq.gateway.calls import GrpcCall, Read, Write
+from saturnmq.gateway.checks import group_of, topic_of
+from saturnmq.gateway.clients import CONSUMERS, Client, Clients
+from saturnmq.gateway.codes import NOT_MASTER, OK, CallRefused, Code
+from saturnmq.gateway.commands import Commands
+from saturnmq.gateway.node import GatewayNode
+from saturnmq.gateway.routes import assignments, message_queues
+from saturnmq.gateway.settings import completed
+from saturnmq.gateway.topics import Directory, GroupFacts
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import SystemBusy
+
+AGAIN_S = 1.0
+
+
+class MemberCalls:
+    def __init__(
+        self,
+        runtime: Runtime,
+        node: GatewayNode,
+        clients: Clients,
+        commands: Commands,
+        directory: Directory,
+    ) -> None:
+        self._runtime = runtime
+        self._node = node
+        self._clients = clients
+        self._commands = commands
+        self._directory = directory
+
+    # routes
+
+    async def query_route(self, call: GrpcCall, request: Any) -> Any:
+        self._clients.of(call)
+        facts = await self._directory.topic(topic_of(request.topic))
+        endpoints_of = await self._directory.endpoints_of(facts)
+        queues = message_queues(request.topic, facts.route, facts.types, endpoints_of)
+        if not queues:  # with an empty list clients would drop the route that they have
+            raise SystemBusy(f"{NOT_MASTER}no broker of the topic has a master now; try again")
+        return v2.QueryRouteResponse(status=OK, message_queues=queues)
+
+    async def query_assignment(self, call: GrpcCall, request: Any) -> Any:
+        self._clients.of(call)
+        group = await self._directory.group(group_of(request.group))
+        facts = await self._directory.topic(topic_of(request.topic))
+        endpoints_of = await self._directory.endpoints_of(facts)
+        found = assignments(request.topic, facts.route, facts.types, endpoints_of, fifo=group.fifo)
+        if not found:  # an empty list would make clients drop what they have
+            raise CallRefused(Code.FORBIDDEN, "no queue of the topic can be read now")
+        return v2.QueryAssignmentResponse(status=OK, assignments=found)
+
+    # clients
+
+    async def heartbeat(self, call: GrpcCall, request: Any) -> Any:
+        client = self._clients.of(call)
+        if request.client_type in CONSUMERS and not client.is_consumer:
+            client.join(group_of(request.group))
+        await self._clients.beat(client)
+        return v2.HeartbeatResponse(status=OK)
+
+    async def terminate(self, call: GrpcCall, _: Any) -> Any:
+        self._clients.end(call.client_id)
+        return v2.NotifyClientTerminationResponse(status=OK)
+
+    # telemetry
+
+    async def telemetry(self, call: GrpcCall, read: Read, write: Write) -> None:
+        if self._clients.has_ended(call):
+            return
+        client, first = self._clients.of(call), True
+        try:
+            async for command in _until(client.gone, read):
+                self._clients.of(call)  # it lives
+                client.attach(write)
+                if command.WhichOneof("command") != "settings":
+                    self._commands.answered(client, command)
+                    continue
+                answer = await self._settings(client, command.settings)
+                await client.tell(answer, write)
+                if first:
+                    first = False
+                    self._runtime.call_later(AGAIN_S, self._commands.tell, client, answer)
+        finally:
+            client.detach(write)
+
+    async def _settings(self, client: Client, asked: Any) -> Any:
+        """The answer to settings. CallRefused: they are those of no client."""
+        client.take(asked)
+        group = GroupFacts()
+        if client.is_consumer:
+            group = await self._directory.group(client.group)
+        found = completed(
+            asked, body_max=self._node.body_max, attempts=group.attempts, fifo=group.fifo
+        )
+        await self._clients.beat(client)
+        return v2.TelemetryCommand(status=OK, settings=found)
+
+
+async def _until(end: asyncio.Future[None], read: Read) -> Read:
+    """The messages that are read before `end` is done."""
+    reading: asyncio.Task[Any] | None = None
+    try:
+        while not end.done():
+            reading = asyncio.ensure_future(_next(read))
+            await asyncio.wait((reading, end), return_when=asyncio.FIRST_COMPLETED)
+            if end.done() or (found := reading.result()) is None:
+                return
+            yield found
+    finally:
+        if reading is not None:
+            reading.cancel()
+
+
+async def _next(read: Read) -> Any:
+    """The next message; None: there is no other."""
+    return await anext(read, None)

@@ -1,0 +1,55 @@
+"""Connections to other nodes, for calls that belong to them: one for each address, opened when it
+is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+
+from saturnmq.protocol.endpoint import Endpoint, Handler
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.door import Runtime, split_address
+from saturnmq.runtime.errors import ConnectFailed
+
+CONNECT_S = 2.0
+
+
+class Peers:
+    def __init__(self, runtime: Runtime, asked: Handler) -> None:
+        """`asked` gets the requests of other nodes."""
+        self._runtime = runtime
+        self._asked = asked
+        self._open: dict[str, Endpoint] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def ask(self, address: str, command: Command, timeout_s: float) -> Command:
+        """The answer of the node at `address`, whatever its code. SaturnError: it cannot be
+        reached, or does not answer in time."""
+        endpoint = self._open.get(address)
+        if endpoint is None or endpoint.closed:
+            endpoint = await self._connect(address)
+        return await endpoint.request(command, timeout_s)
+
+    async def _connect(self, address: str) -> Endpoint:
+        async with self._opening.setdefault(address, asyncio.Lock()):
+            known = self._open.get(address)
+            if known is not None and not known.closed:
+                return known
+            endpoint = Endpoint(self._runtime, self._asked, self._closed)
+            try:
+                host, port = split_address(address)
+                async with asyncio.timeout(CONNECT_S):
+                    await self._runtime.connect(host, port, endpoint)
+            except (OSError, TimeoutError, ValueError) as error:
+                raise ConnectFailed(f"no connection to {address}: {error!r}") from error
+            self._open[address] = endpoint
+            return endpoint
+
+    def _closed(self, endpoint: Endpoint) -> None:
+        for address, known in list(self._open.items()):
+            if known is endpoint:
+                del self._open[address]
+                self._opening.pop(address, None)
+
+    def close(self) -> None:
+        for endpoint in list(self._open.values()):
+            endpoint.close()

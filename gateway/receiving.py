@@ -1,0 +1,310 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue.
+
+A receive is a pop of all queues of one broker. The order of its answer is fixed: the status, the
+messages one by one, the time of the answer. Messages that were popped and cannot be written,
+because the client has gone, are given back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from saturnmq.gateway import v2
+from saturnmq.gateway.asking import Asking
+from saturnmq.gateway.calls import GrpcCall, Write
+from saturnmq.gateway.checks import INVISIBLE_MAX_MS, check_invisible, group_of, topic_of
+from saturnmq.gateway.checks import milliseconds as ms_of
+from saturnmq.gateway.clients import Client, Clients
+from saturnmq.gateway.codes import OK, CallRefused, Code, code_of, common, failure, status
+from saturnmq.gateway.handles import ReceiptHandle, parse_handle
+from saturnmq.gateway.messages import delivered
+from saturnmq.gateway.node import GatewayNode
+from saturnmq.gateway.renewing import FIRST_MS, Renewals, Renewed
+from saturnmq.gateway.selecting import poll_ms_of, selected_by
+from saturnmq.gateway.settings import BATCH
+from saturnmq.gateway.topics import Directory
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.pop_handle import PopHandle
+from saturnmq.protocol.popped import handle_of, messages_in
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import (
+    InvalidParameter,
+    MessageIllegal,
+    NoMessage,
+    SaturnError,
+    SystemBusy,
+    error_for,
+)
+
+log = logging.getLogger(__name__)
+
+ENTRIES_MAX = 1000  # of one AckMessage
+NOT_THERE = "look message by offset failed"  # a broker's words for a place without the message
+ANSWER_S = 5.0  # more than the poll, for the answer of another node
+DEAD = (InvalidParameter, MessageIllegal, NoMessage)
+"""The answers of brokers to a handle that is not, or no longer, valid."""
+
+
+class Receiving:
+    def __init__(
+        self,
+        runtime: Runtime,
+        node: GatewayNode,
+        clients: Clients,
+        asking: Asking,
+        directory: Directory,
+    ) -> None:
+        self._runtime = runtime
+        self._node = node
+        self._clients = clients
+        self._asking = asking
+        self._directory = directory
+        self.renewals = Renewals(runtime, self._renewed)
+
+    # receiving
+
+    async def receive(self, call: GrpcCall, request: Any, write: Write) -> None:
+        try:
+            await self._receive(call, request, write)
+        except SaturnError as error:
+            if code_of(error) != Code.MESSAGE_NOT_FOUND:
+                raise
+            await write(v2.ReceiveMessageResponse(status=failure(error)))
+            await self._end(write)
+
+    async def _end(self, write: Write) -> None:
+        end = v2.ReceiveMessageResponse()
+        end.delivery_timestamp.FromMilliseconds(self._runtime.now_ms())
+        await write(end)
+
+    async def _receive(self, call: GrpcCall, request: Any, write: Write) -> None:
+        client = self._clients.of(call)
+        group = group_of(request.group)
+        resource = request.message_queue.topic
+        topic = topic_of(resource)
+        selected = selected_by(topic, request.filter_expression)
+        broker = request.message_queue.broker.name or self._node.broker_name
+        if not broker:
+            broker = (await self._directory.topic(topic)).any_broker()
+        poll_ms = poll_ms_of(call, client, request, self._runtime.monotonic())
+        facts = await self._directory.group(group)
+        invisible_ms = FIRST_MS
+        if not request.auto_renew:
+            invisible_ms = check_invisible(request.invisible_duration)
+        ext = {
+            "consumerGroup": group,
+            "topic": topic,
+            "queueId": "-1",
+            "maxMsgNums": str(min(max(request.batch_size, 1), BATCH)),
+            "invisibleTime": str(invisible_ms),
+            "pollTime": str(poll_ms),
+            "bornTime": str(self._runtime.now_ms()),
+            "initMode": "1",
+            "expType": selected.expression_type,
+            "exp": selected.expression,
+            "order": str(facts.fifo).lower(),
+            "attemptId": request.attempt_id,
+            "bname": broker,
+        }
+        command = Command.request(RequestCode.POP_MESSAGE, ext)
+        reply = await self._asking.at(client, topic, broker, command, poll_ms / 1000 + ANSWER_S)
+        if reply.code == ResponseCode.POLLING_TIMEOUT:
+            raise CallRefused(Code.MESSAGE_NOT_FOUND, "no new message")
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        reply.body = bytes(reply.body)
+        found = messages_in(reply, topic, group, broker, verify_crc=False)
+        wanted = [message for message in found if selected.matches_tag(message.tag)]
+        if len(wanted) < len(found):
+            await self._pass_over(client, group, topic, found, wanted)
+        if not wanted:
+            raise CallRefused(Code.MESSAGE_NOT_FOUND, "no match message")
+        renews = bool(request.auto_renew)
+        try:
+            with client.holding(len(reply.body), "messages that are delivered"):
+                await self._write_all(client, group, resource, wanted, write, renews=renews)
+        except SystemBusy:  # nothing was written
+            await self._give_back(group, topic, [handle_of(message) for message in wanted])
+            raise
+
+    async def _write_all(
+        self,
+        client: Client,
+        group: str,
+        resource: Any,
+        found: Sequence[ReceivedMessage],
+        write: Write,
+        *,
+        renews: bool,
+    ) -> None:
+        written = 0
+        try:
+            await write(v2.ReceiveMessageResponse(status=OK))
+            for message in found:
+                handle = ReceiptHandle(handle_of(message), message.physical_offset)
+                given = delivered(message, resource, handle)
+                await write(v2.ReceiveMessageResponse(message=given))
+                written += 1
+                if renews:
+                    self.renewals.begin(client, group, str(resource.name), handle)
+            await self._end(write)
+        except BaseException:
+            rest = [handle_of(message) for message in found[written:]]
+            work = self._give_back(group, str(resource.name), rest)
+            self._runtime.spawn(work, name="give-back")
+            raise
+
+    async def _give_back(self, group: str, topic: str, receipts: Sequence[PopHandle]) -> None:
+        """Let other consumers have messages that nobody got."""
+        for receipt in receipts:
+            ext = {**receipt.about(topic, group), "invisibleTime": "0"}
+            command = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
+            try:
+                await self._asking.at(None, topic, receipt.broker, command, ANSWER_S)
+            except SaturnError as error:
+                log.info("a message of group %s comes again late: %s", group, error)
+                return
+
+    async def _pass_over(
+        self,
+        client: Client,
+        group: str,
+        topic: str,
+        found: Sequence[ReceivedMessage],
+        wanted: Sequence[ReceivedMessage],
+    ) -> None:
+        """Acknowledge messages whose tag only has the same hash as one that was asked for."""
+        for message in found:
+            if message not in wanted:
+                await self._ack(client, group, topic, handle_of(message), ANSWER_S)
+
+    # handles
+
+    async def _present(self, text: str) -> ReceiptHandle:
+        """The valid handle of a message, for that which its client has."""
+        return await self.renewals.present(text, parse_handle(text))
+
+    async def _renewed(self, known: Renewed, invisible_ms: int) -> ReceiptHandle:
+        """Give a message that the server keeps from others another invisible time."""
+        group, topic = known.group, known.topic
+        return await self._change(None, group, topic, known.handle, invisible_ms, ANSWER_S)
+
+    # acknowledging
+
+    async def ack(self, call: GrpcCall, request: Any) -> Any:
+        client = self._clients.of(call)
+        group, topic = group_of(request.group), topic_of(request.topic)
+        if not 1 <= len(request.entries) <= ENTRIES_MAX:
+            raise CallRefused(
+                Code.BAD_REQUEST,
+                f"the call has {len(request.entries)} entries; 1 to {ENTRIES_MAX} are allowed",
+            )
+        left_s = call.remaining_s(self._runtime.monotonic())
+        results = (
+            self._ack_entry(client, group, topic, entry, left_s) for entry in request.entries
+        )
+        entries = await asyncio.gather(*results)
+        return v2.AckMessageResponse(
+            status=common([entry.status for entry in entries]), entries=entries
+        )
+
+    async def _ack_entry(
+        self, client: Client, group: str, topic: str, entry: Any, left_s: float
+    ) -> Any:
+        found = OK
+        try:
+            handle = await self._present(entry.receipt_handle)
+            await self._ack(client, group, topic, handle.receipt, left_s)
+            self.renewals.end(entry.receipt_handle)
+        except SaturnError as error:
+            found = _of_handle(error)
+        return v2.AckMessageResultEntry(
+            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=found
+        )
+
+    async def _ack(
+        self, client: Client, group: str, topic: str, receipt: PopHandle, left_s: float
+    ) -> None:
+        command = Command.request(RequestCode.ACK_MESSAGE, receipt.about(topic, group))
+        reply = await self._asking.at(client, topic, receipt.broker, command, left_s)
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+
+    # changing
+
+    async def change(self, call: GrpcCall, request: Any) -> Any:
+        client = self._clients.of(call)
+        old = request.receipt_handle
+        try:
+            group, topic = group_of(request.group), topic_of(request.topic)
+            handle, invisible_ms = await self._present(old), ms_of(request.invisible_duration)
+            if not 0 <= invisible_ms <= INVISIBLE_MAX_MS:
+                raise CallRefused(
+                    Code.ILLEGAL_INVISIBLE_TIME,
+                    f"the invisible time is {invisible_ms} ms; from 0 to {INVISIBLE_MAX_MS} are "
+                    "allowed",
+                )
+            left_s = call.remaining_s(self._runtime.monotonic())
+            new = await self._change(client, group, topic, handle, invisible_ms, left_s)
+            self.renewals.end(old)
+        except SaturnError as error:
+            # Java's simple consumer keeps the handle of the answer, also of a failure.
+            return v2.ChangeInvisibleDurationResponse(status=_of_handle(error), receipt_handle=old)
+        return v2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=str(new))
+
+    async def _change(
+        self,
+        client: Client | None,
+        group: str,
+        topic: str,
+        handle: ReceiptHandle,
+        invisible_ms: int,
+        left_s: float,
+    ) -> ReceiptHandle:
+        """The handle that is valid from now on."""
+        receipt = handle.receipt
+        ext = {**receipt.about(topic, group), "invisibleTime": str(invisible_ms)}
+        command = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
+        reply = await self._asking.at(client, topic, receipt.broker, command, left_s)
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        return handle._replace(receipt=receipt.changed(reply.ext))
+
+    # dead letters
+
+    async def to_dead_letters(self, call: GrpcCall, request: Any) -> Any:
+        client = self._clients.of(call)
+        group, topic = group_of(request.group), topic_of(request.topic)
+        handle = await self._present(request.receipt_handle)
+        left_s = call.remaining_s(self._runtime.monotonic())
+        ext = {
+            "group": group,
+            "offset": str(handle.physical_offset),
+            "delayLevel": "-1",
+            "originMsgId": request.message_id,
+            "originTopic": topic,
+        }
+        command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+        reply = await self._asking.at(client, topic, handle.receipt.broker, command, left_s)
+        if (reply.remark or "").startswith(NOT_THERE):
+            raise CallRefused(Code.INVALID_RECEIPT_HANDLE, str(reply.remark))
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        try:
+            await self._ack(client, group, topic, handle.receipt, left_s)
+        except DEAD as error:  # a refusal would make Java's client forward it again and again
+            log.info("a dead letter of group %s may come again: %s", group, error)
+        self.renewals.end(request.receipt_handle)
+        return v2.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+def _of_handle(error: SaturnError) -> Any:
+    """The status of a call about a message, after this error."""
+    if isinstance(error, DEAD):
+        return status(Code.INVALID_RECEIPT_HANDLE, str(error))
+    return failure(error)

@@ -1,0 +1,199 @@
+"""SendMessage, EndTransaction and RecallMessage.
+
+The gateway chooses the broker only for a message with a message group: the group's owner. Other
+messages stay at the broker that the client chose, or go to any if that is no broker of the topic;
+the broker chooses the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from saturnmq.gateway import v2
+from saturnmq.gateway.asking import Asking
+from saturnmq.gateway.calls import MARGIN_S, GrpcCall
+from saturnmq.gateway.checks import check_delivery, check_message, milliseconds, topic_of
+from saturnmq.gateway.clients import Client, Clients
+from saturnmq.gateway.codes import OK, CallRefused, Code, code_of, common, failure, status
+from saturnmq.gateway.handles import TransactionId, parse_transaction
+from saturnmq.gateway.messages import Type, check_digest, send_request, type_of
+from saturnmq.gateway.node import GatewayNode
+from saturnmq.gateway.topics import Directory, TopicFacts
+from saturnmq.protocol import checked
+from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.frame import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from saturnmq.protocol.ids import decode_message_id
+from saturnmq.protocol.recall_handle import decode_handle
+from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import SaturnError, TopicNotExist, error_for
+
+MESSAGES_MAX = 1000  # of one call
+ANY_QUEUE = -1
+STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""The message is stored, be it less safely than it should be."""
+
+
+class Sending:
+    def __init__(
+        self,
+        runtime: Runtime,
+        node: GatewayNode,
+        clients: Clients,
+        asking: Asking,
+        directory: Directory,
+    ) -> None:
+        self._runtime = runtime
+        self._node = node
+        self._clients = clients
+        self._asking = asking
+        self._directory = directory
+        self._turn = 0  # which broker is next, for messages that this one cannot take
+
+    # sends
+
+    async def send(self, call: GrpcCall, request: Any) -> Any:
+        client, messages = self._clients.of(call), request.messages
+        if not 1 <= len(messages) <= MESSAGES_MAX:
+            raise CallRefused(
+                Code.MESSAGE_CORRUPTED,
+                f"the call has {len(messages)} messages; 1 to {MESSAGES_MAX} are allowed",
+            )
+        topic = topic_of(messages[0].topic)
+        if any(message.topic.name != topic for message in messages):
+            raise CallRefused(Code.MESSAGE_CORRUPTED, "the messages of a call must be of one topic")
+        facts = await self._directory.topic(topic)
+        for message in messages:
+            self._check(message, topic, facts)
+        if any(type_of(message) == Type.TRANSACTION for message in messages):
+            await self._produces(client, topic)
+        left_s = call.remaining_s(self._runtime.monotonic()) - MARGIN_S / 2
+        with client.holding(sum(len(message.body) for message in messages), "a send"):
+            if len(messages) == 1:
+                entries = [await self._store(client, topic, facts, messages[0], left_s)]
+            else:  # in their order: queues keep it
+                stores = (self._store(client, topic, facts, each, left_s) for each in messages)
+                entries = await asyncio.gather(*stores)
+        return v2.SendMessageResponse(
+            status=common([entry.status for entry in entries]), entries=entries
+        )
+
+    def _check(self, message: Any, topic: str, facts: TopicFacts) -> None:
+        check_message(message, self._node.body_max)
+        check_digest(message)
+        system, now_ms = message.system_properties, self._runtime.now_ms()
+        if system.HasField("delivery_timestamp"):
+            check_delivery(milliseconds(system.delivery_timestamp), now_ms)
+        found = type_of(message)
+        if system.message_type in (Type.LITE, Type.PRIORITY) or found not in facts.types:
+            wanted = ", ".join(Type(each).name for each in facts.types)
+            kind = Type(found).name
+            if system.message_type in (Type.LITE, Type.PRIORITY):
+                kind = Type(system.message_type).name
+            raise CallRefused(
+                Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+                f"the message is of type {kind}, topic {topic} takes {wanted}",
+            )
+
+    async def _produces(self, client: Client, topic: str) -> None:
+        """Have the broker know the client as a producer of the topic, before it has to ask one."""
+        if topic not in client.topics:
+            client.topics[topic] = None
+            await self._clients.beat(client)
+
+    async def _store(
+        self, client: Client, topic: str, facts: TopicFacts, message: Any, left_s: float
+    ) -> Any:
+        """The entry of one message in the answer."""
+        system = message.system_properties
+        try:
+            broker, queue_id = self._place(message, facts)
+            request = send_request(message, topic, queue_id, self._runtime.now_ms())
+            request.language = client.language
+            reply = await self._asking.at(client, topic, broker, request, left_s)
+            if reply.code not in STORED:
+                raise error_for(reply.code, reply.remark)
+        except SaturnError as error:
+            return v2.SendResultEntry(status=failure(error), message_id=system.message_id)
+        found = OK
+        if reply.code:
+            warning = error_for(reply.code, reply.remark)
+            found = status(code_of(warning), str(warning))
+        ext = reply.ext
+        offset = checked.integer(ext, "queueOffset")
+        transaction = system.message_id
+        if type_of(message) == Type.TRANSACTION:
+            _, _, physical = decode_message_id(checked.text(ext, "msgId"))
+            transaction = str(TransactionId(system.message_id, offset, physical, broker))
+        return v2.SendResultEntry(
+            status=found,
+            message_id=system.message_id,
+            transaction_id=transaction,
+            offset=offset,
+            recall_handle=ext.get("recallHandle", ""),
+        )
+
+    def _place(self, message: Any, facts: TopicFacts) -> tuple[str, int]:
+        """The broker and the queue of a message."""
+        if type_of(message) == Type.FIFO:
+            return facts.place_of(message.system_properties.message_group)
+        brokers = sorted({broker for broker, _ in facts.writable()})
+        if not brokers:
+            raise TopicNotExist("no queue takes messages now")
+        if self._node.broker_name in brokers:
+            return self._node.broker_name, ANY_QUEUE
+        self._turn += 1
+        return brokers[self._turn % len(brokers)], ANY_QUEUE
+
+    # transactions
+
+    async def end_transaction(self, call: GrpcCall, request: Any) -> Any:
+        client, topic = self._clients.of(call), topic_of(request.topic)
+        if not request.transaction_id.strip():
+            raise CallRefused(Code.INVALID_TRANSACTION_ID, "the transaction_id is empty")
+        found = parse_transaction(request.transaction_id, request.message_id)
+        decisions = {
+            v2.TransactionResolution.COMMIT: TRANSACTION_COMMIT,
+            v2.TransactionResolution.ROLLBACK: TRANSACTION_ROLLBACK,
+        }
+        decision = decisions.get(request.resolution)
+        if decision is None:
+            raise CallRefused(Code.BAD_REQUEST, "the resolution is neither COMMIT nor ROLLBACK")
+        is_check = request.source == v2.TransactionSource.SOURCE_SERVER_CHECK
+        ext = {
+            "topic": topic,
+            "producerGroup": topic,
+            "tranStateTableOffset": str(found.queue_offset),
+            "commitLogOffset": str(found.physical_offset),
+            "commitOrRollback": str(decision),
+            "fromTransactionCheck": str(is_check).lower(),
+            "msgId": found.message_id,
+            "transactionId": found.message_id,
+        }
+        command = Command.request(RequestCode.END_TRANSACTION, ext)
+        left_s = call.remaining_s(self._runtime.monotonic())
+        reply = await self._asking.at(client, topic, found.broker, command, left_s)
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        return v2.EndTransactionResponse(status=OK)
+
+    # recalls
+
+    async def recall(self, call: GrpcCall, request: Any) -> Any:
+        client, topic = self._clients.of(call), topic_of(request.topic)
+        handle = decode_handle(request.recall_handle)
+        ext = {"topic": topic, "recallHandle": request.recall_handle}
+        command = Command.request(RequestCode.RECALL_MESSAGE, ext)
+        left_s = call.remaining_s(self._runtime.monotonic())
+        reply = await self._asking.at(client, topic, handle.broker_name, command, left_s)
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        return v2.RecallMessageResponse(status=OK, message_id=reply.ext.get("msgId", ""))

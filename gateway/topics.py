@@ -1,0 +1,245 @@
+"""Facts about topics, groups and nodes that calls need again and again, kept for a moment.
+
+A fact that cannot be renewed stays as it was: clients that are told of other queues, or of none,
+drop their messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from saturnmq.gateway.node import GatewayNode
+from saturnmq.gateway.peers import Peers
+from saturnmq.gateway.routes import endpoints, types_of, with_master
+from saturnmq.protocol import checked
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.inner_endpoint import InnerEndpoint, Silent
+from saturnmq.protocol.jhash import jhash
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import TopicConfig, TopicRoute
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import (
+    GroupNotExist,
+    SaturnError,
+    SystemBusy,
+    SystemError_,
+    TopicNotExist,
+    error_for,
+)
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 1.0
+NODES_FRESH_S = 10.0
+KEPT_MOST = 10_000  # facts of one kind
+ASK_S = 2.0
+DEFINITE = (TopicNotExist, GroupNotExist)  # such an answer is a fact, too
+
+F = TypeVar("F")
+
+
+@dataclass(slots=True)
+class _Kept(Generic[F]):
+    at: float
+    fact: F
+
+
+class _Facts(Generic[F]):
+    """Facts of one kind by name; concurrent callers share one question."""
+
+    def __init__(
+        self, runtime: Runtime, find: Callable[[str], Awaitable[F]], fresh_s: float = FRESH_S
+    ) -> None:
+        self._runtime = runtime
+        self._find = find
+        self._fresh_s = fresh_s
+        self._kept: dict[str, _Kept[F]] = {}
+        self._asking: dict[str, asyncio.Task[F]] = {}
+
+    def known(self, name: str) -> F | None:
+        """The fact, however old."""
+        kept = self._kept.get(name)
+        return None if kept is None else kept.fact
+
+    async def get(self, name: str, *, renewed: bool = False) -> F:
+        """The fact; `renewed`: one that is asked for now. SaturnError: nobody knows it."""
+        kept = self._kept.get(name)
+        now = self._runtime.monotonic()
+        if kept is not None and not renewed and now - kept.at < self._fresh_s:
+            return kept.fact
+        asking = self._asking.get(name)
+        if asking is None:
+            asking = self._runtime.spawn(_outcome(self._find(name)), name="gateway-fact")
+            self._asking[name] = asking
+            asking.add_done_callback(lambda _: self._asking.pop(name, None))
+        found = await asyncio.shield(asking)
+        if isinstance(found, SaturnError):
+            if isinstance(found, DEFINITE):
+                self._kept.pop(name, None)
+            if kept is None or isinstance(found, DEFINITE):
+                raise found
+            kept.at = now
+            return kept.fact
+        if len(self._kept) >= KEPT_MOST:
+            self._kept.clear()
+        self._kept[name] = _Kept(self._runtime.monotonic(), found)
+        return found
+
+
+async def _outcome(work: Awaitable[F]) -> Any:
+    """The result of work, or its error: a task that fails would end the process."""
+    try:
+        return await work
+    except SaturnError as error:
+        return error
+    except Exception as error:
+        log.exception("a fact that calls need cannot be found")
+        return SystemError_(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """A topic: where it is, and for which messages."""
+
+    route: TopicRoute
+    types: list[int]
+
+    def master(self, broker: str) -> str | None:
+        """The address of this broker's master."""
+        found = self.route.broker(broker)
+        return None if found is None else found.master
+
+    def any_broker(self) -> str:
+        """A broker with queues of the topic. TopicNotExist: there is none now."""
+        for data in with_master(self.route):
+            if data.readable:
+                return data.broker_name
+        raise TopicNotExist("no queue can be read now")
+
+    def writable(self) -> list[tuple[str, int]]:
+        """The queues that take messages, in their order."""
+        return [
+            (data.broker_name, queue_id)
+            for data in with_master(self.route)
+            if data.writable
+            for queue_id in range(data.write_queues)
+        ]
+
+    def place_of(self, message_group: str) -> tuple[str, int]:
+        """The queue of a message group, that of a sharding key (client/producer/placing.py). So a
+        group has one owner in the cluster, whichever broker a client chose for its messages."""
+        queues = self.writable()
+        if not queues:
+            raise TopicNotExist("no queue takes messages now")
+        return queues[abs(jhash(message_group)) % len(queues)]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupFacts:
+    """A consumer group: whether it keeps the order, and how often it gets a message."""
+
+    fifo: bool = False
+    attempts: int = 17
+
+
+class Directory:
+    """The facts that a gateway knows."""
+
+    def __init__(self, runtime: Runtime, node: GatewayNode, peers: Peers, own_address: str) -> None:
+        """`own_address`: the gateway's, as clients are told."""
+        self._node = node
+        self._peers = peers
+        self._own = endpoints(own_address)
+        self._asker: InnerEndpoint | None = None
+        self._topics = _Facts(runtime, self._find_topic)
+        self._groups = _Facts(runtime, self._find_group)
+        self._gateways = _Facts(runtime, self._find_gateway, NODES_FRESH_S)
+
+    async def topic(self, name: str, *, renewed: bool = False) -> TopicFacts:
+        """TopicNotExist; SystemBusy: nobody knows now."""
+        return await self._topics.get(name, renewed=renewed)
+
+    async def group(self, name: str) -> GroupFacts:
+        return await self._groups.get(name)
+
+    async def endpoints_of(self, facts: TopicFacts) -> Callable[[str], Any]:
+        """The endpoints of the brokers of a topic, by name. For a broker without a gateway, one of
+        RocketMQ, they are those of this gateway, which sends on what is for others."""
+        found: dict[str, Any] = {}
+        for data in facts.route.brokers:
+            if data.broker_name != self._node.broker_name and data.master:
+                known = self._gateways.known(data.master)
+                with contextlib.suppress(SaturnError):
+                    known = await self._gateways.get(data.master)
+                found[data.broker_name] = endpoints(known) if known else self._own
+        return lambda broker: found.get(broker, self._own)
+
+    async def _find_topic(self, name: str) -> TopicFacts:
+        route = await self._node.find_route(name, ASK_S)
+        return TopicFacts(route, types_of(await self._config(name, route)))
+
+    async def _config(self, name: str, route: TopicRoute) -> TopicConfig | None:
+        """The settings of a topic, at the first of its brokers that tells them."""
+        ext = {"topic": name}
+        names = [data.broker_name for data in with_master(route)]
+        own = self._node.broker_name
+        for broker in sorted(names, key=lambda each: (each != own, each)):
+            request = Command.request(RequestCode.GET_TOPIC_CONFIG, dict(ext))
+            try:
+                reply = await self.ask(route, broker, request)
+                return TopicConfig.from_json(checked.document(bytes(reply.body)))
+            except SaturnError:
+                continue
+        return None
+
+    async def ask(self, route: TopicRoute, broker: str, request: Command) -> Command:
+        """Ask a broker of a route. SaturnError: it answers so, or cannot be asked."""
+        if broker == self._node.broker_name:
+            reply = await self.inside().ask(request)
+        else:
+            found = route.broker(broker)
+            if found is None or not found.master:
+                raise TopicNotExist(f"broker {broker} has no master now")
+            reply = await self._peers.ask(found.master, request, ASK_S)
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        return reply
+
+    def inside(self) -> InnerEndpoint:
+        """The gateway's own connection to its broker."""
+        if self._asker is None or self._asker.closed:
+            self._asker = self._node.connect_inside("127.0.0.1:0", Silent())
+        return self._asker
+
+    async def _find_group(self, name: str) -> GroupFacts:
+        ext = {"group": name}
+        reply = await self._anywhere(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, ext)
+        if reply.code == GroupNotExist.code:
+            return GroupFacts()  # it is made by its first receive
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
+        found = checked.document(bytes(reply.body))
+        retries = checked.integer(found, "retryMaxTimes", 16, least=-1, most=1 << 20)
+        return GroupFacts(found.get("consumeMessageOrderly") is True, max(retries, 0) + 1)
+
+    async def _anywhere(self, code: RequestCode, ext: dict[str, str]) -> Command:
+        """The answer of this broker; at a nameserver, of the first broker that answers."""
+        if self._node.broker_name:
+            return await self.inside().ask(Command.request(code, ext))
+        for address in self._node.masters():
+            with contextlib.suppress(SaturnError):
+                return await self._peers.ask(address, Command.request(code, dict(ext)), ASK_S)
+        raise SystemBusy("no broker answers now")
+
+    async def _find_gateway(self, address: str) -> str:
+        """The address of the gateway of the node at this Remoting address; empty: it has none."""
+        reply = await self._peers.ask(address, Command.request(RequestCode.REPLICA_STATE), ASK_S)
+        if reply.code:
+            return ""
+        found = checked.text(checked.document(bytes(reply.body)), "grpcAddress", "")
+        return checked.as_address(found) if found else ""

@@ -1,0 +1,246 @@
+"""Gateways of several brokers: what a client sends to the wrong one goes to its owner."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from gateway_rig import Caller, Code, create_group, create_topic
+from saturnmq.broker.broker import Broker
+from saturnmq.gateway import v2
+from saturnmq.gateway.gateway import Gateway
+from world_rig import World, new_disk, run
+
+
+async def two(world: World, kind: str = "NORMAL", **changes: Any) -> list[tuple[Broker, Caller]]:
+    """Two brokers with topic T, and a client of each one's gateway."""
+    nameserver = await world.nameserver()
+    found = []
+    for number in range(2):
+        broker = await world.broker(
+            new_disk(number + 1),
+            broker_name=f"broker-{number}",
+            nameservers=(nameserver,),
+            **changes,
+        )
+        await world.until(lambda broker=broker: broker.messaging.popping.serves)
+        await create_topic(world, broker, "T", kind)
+        address = f"10.9.9.{number}:8081"
+        broker.offers(address)
+        gateway = Gateway(broker._runtime, broker, address)
+        found.append((broker, Caller(world, gateway, f"client-{number}")))
+
+    async def known() -> int:
+        answer = await found[0][1].ask("QueryRoute", topic=v2.Resource(name="T"))
+        return len(answer.message_queues)
+
+    async with asyncio.timeout(30):
+        while await known() < 8:
+            await asyncio.sleep(0.5)
+    return found
+
+
+def place(queue: Any) -> tuple[str, int, str]:
+    (address,) = queue.broker.endpoints.addresses
+    return queue.broker.name, queue.id, address.host
+
+
+def test_a_route_names_the_gateway_of_each_broker_and_is_the_same_everywhere() -> None:
+    async def body(world: World) -> None:
+        callers = [caller for _, caller in await two(world)]
+        answers = [
+            await caller.ask("QueryRoute", topic=v2.Resource(name="T")) for caller in callers
+        ]
+        assert [place(queue) for queue in answers[0].message_queues] == [
+            (f"broker-{n}", queue, f"10.9.9.{n}") for n in (0, 1) for queue in range(4)
+        ]  # fmt: skip
+        assert answers[0] == answers[1]
+
+    run(body)
+
+
+def test_a_receive_and_its_acknowledgement_are_sent_on_to_the_broker_that_they_name() -> None:
+    async def body(world: World) -> None:
+        (_, here), (_, there) = await two(world)
+        await there.send(there.message(b"x"))
+        (message,) = (await here.receive(broker="broker-1", poll_ms=5000)).messages
+        handle = message.system_properties.receipt_handle
+        assert "broker-1" in handle
+        changed = await here.change(handle, 20_000)
+        assert changed.status.code == Code.OK
+        message.system_properties.receipt_handle = changed.receipt_handle
+        assert (await here.ack(message)).status.code == Code.OK
+        assert (await there.ack(message)).status.code == Code.INVALID_RECEIPT_HANDLE
+
+    run(body)
+
+
+def test_messages_of_a_group_have_one_owner_whichever_broker_they_are_sent_to() -> None:
+    async def body(world: World) -> None:
+        ((first, here), (second, there)) = await two(world, "FIFO")
+        for number in range(16):
+            caller = (here, there)[number % 2]
+            sent = caller.message(
+                b"%d" % number,
+                message_type=v2.MessageType.FIFO,
+                message_group=f"group-{number // 2}",
+            )
+            assert (await caller.send(sent)).status.code == Code.OK
+        places: dict[str, set[tuple[str, int]]] = {}
+        for caller, broker in ((here, "broker-0"), (there, "broker-1")):
+            for message in (await caller.receive(broker=broker, poll_ms=2000)).messages:
+                system = message.system_properties
+                place = broker, system.queue_id
+                places.setdefault(system.message_group, set()).add(place)
+        assert len(places) == 8
+        assert all(len(found) == 1 for found in places.values())
+        assert len({broker for found in places.values() for broker, _ in found}) == 2
+        first.validate()
+        second.validate()
+
+    run(body)
+
+
+def test_a_client_is_asked_about_a_transaction_at_another_broker_than_that_of_its_stream() -> None:
+    async def body(world: World) -> None:
+        changes = {"transaction_check_ms": 1000, "transaction_timeout_ms": 500}
+        (_, here), (broker, there) = await two(world, "TRANSACTION", **changes)
+        asked = v2.Settings(client_type=v2.ClientType.PRODUCER)
+        asked.publishing.topics.add(name="T")
+        stream = here.open_telemetry()
+        here.says.put_nowait(v2.TelemetryCommand(settings=asked))
+        sent = there.message(b"open", message_type=v2.MessageType.TRANSACTION)
+        (entry,) = (await there.send(sent)).entries
+        there.gateway._clients.end(there.client_id)  # nobody else can be asked
+        await world.until(lambda: len(here.told) > 2)
+        question = here.told[2].recover_orphaned_transaction_command
+        assert question.message.body == b"open"
+        answer = await here.ask(
+            "EndTransaction",
+            topic=v2.Resource(name="T"),
+            message_id=entry.message_id,
+            transaction_id=question.transaction_id,
+            resolution=v2.TransactionResolution.COMMIT,
+        )
+        assert answer.status.code == Code.OK
+        assert (await there.receive(broker="broker-1", poll_ms=5000)).bodies == [b"open"]
+        broker.validate()
+        here.says.put_nowait(None)
+        await stream
+
+    run(body)
+
+
+def test_a_transaction_is_ended_at_any_node() -> None:
+    async def body(world: World) -> None:
+        (_, here), (_, there) = await two(world, "TRANSACTION")
+        sent = here.message(b"x", message_type=v2.MessageType.TRANSACTION)
+        (entry,) = (await here.send(sent)).entries
+        answer = await there.ask(
+            "EndTransaction",
+            topic=v2.Resource(name="T"),
+            message_id=entry.message_id,
+            transaction_id=entry.transaction_id,
+            resolution=v2.TransactionResolution.COMMIT,
+        )
+        assert answer.status.code == Code.OK
+        assert (await there.receive(broker="broker-0", poll_ms=5000)).bodies == [b"x"]
+
+    run(body)
+
+
+def test_a_message_is_recalled_at_any_node() -> None:
+    async def body(world: World) -> None:
+        ((broker, here), (_, there)) = await two(world, "DELAY")
+        due_ms = broker._runtime.now_ms() + 60_000
+        sent = here.message(b"x", message_type=v2.MessageType.DELAY, delivery_timestamp=due_ms)
+        (entry,) = (await here.send(sent)).entries
+        answer = await there.ask(
+            "RecallMessage", topic=v2.Resource(name="T"), recall_handle=entry.recall_handle
+        )
+        assert (answer.status.code, answer.message_id) == (Code.OK, entry.message_id)
+
+    run(body)
+
+
+def test_dead_letters_are_forwarded_to_their_broker() -> None:
+    async def body(world: World) -> None:
+        (_, here), (_, there) = await two(world)
+        await there.send(there.message(b"x"))
+        (message,) = (await here.receive(broker="broker-1", poll_ms=5000)).messages
+        answer = await here.ask(
+            "ForwardMessageToDeadLetterQueue",
+            group=v2.Resource(name="G"),
+            topic=v2.Resource(name="T"),
+            receipt_handle=message.system_properties.receipt_handle,
+            message_id=message.system_properties.message_id,
+        )
+        assert answer.status.code == Code.OK
+        await asyncio.sleep(3)  # the topic is new, and registered
+        dead = await there.receive("%DLQ%G", "OTHER", broker="broker-1", poll_ms=2000)
+        assert dead.bodies == [b"x"]
+
+    run(body)
+
+
+def test_a_broker_that_is_away_is_an_error_and_others_serve_on() -> None:
+    async def body(world: World) -> None:
+        (_, here), (gone, there) = await two(world)
+        await there.send(there.message(b"x"))
+        (message,) = (await here.receive(broker="broker-1", poll_ms=5000)).messages
+        await gone.close()
+        answer = await here.ack(message)
+        assert answer.status.code not in (Code.OK, Code.INVALID_RECEIPT_HANDLE)
+        assert (await here.send(here.message(b"y"))).status.code == Code.OK
+        assert (await here.receive(broker="broker-0", poll_ms=2000)).bodies == [b"y"]
+
+    run(body)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_settings_say_whether_the_group_keeps_the_order(ordered) -> None:
+    async def body(world: World) -> None:
+        ((broker, here), _) = await two(world)
+        await create_group(world, broker, "G", consumeMessageOrderly=ordered, retryMaxTimes=3)
+        asked = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER)
+        asked.subscription.group.name = "G"
+        stream = here.open_telemetry()
+        here.says.put_nowait(v2.TelemetryCommand(settings=asked))
+        await world.until(lambda: here.told)
+        found = here.told[0].settings
+        assert (found.subscription.fifo, found.backoff_policy.max_attempts) == (ordered, 4)
+        here.says.put_nowait(None)
+        await stream
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"popTime": "x", "invisibleTime": "1", "reviveQid": "0"},
+        {},
+        {"popTime": "1", "invisibleTime": str(1 << 70), "reviveQid": "-1"},
+    ],
+)
+def test_a_broker_that_answers_nonsense_is_an_error_of_the_call_alone(reply, monkeypatch) -> None:
+    async def body(world: World) -> None:
+        (_, here), (_, there) = await two(world)
+        await there.send(there.message(b"x"))
+        got = await here.receive(broker="broker-1", poll_ms=5000, auto_renew=True)
+        (message,) = got.messages
+        peers = here.gateway._peers
+
+        async def lie(address: str, command: Any, timeout_s: float) -> Any:
+            return command.reply(0, ext=dict(reply))
+
+        monkeypatch.setattr(peers, "ask", lie)
+        answer = await here.change(message.system_properties.receipt_handle, 20_000)
+        assert answer.status.code == Code.INTERNAL_SERVER_ERROR
+        await asyncio.sleep(60)  # a renewal gets the same answer, and ends
+        assert len(here.gateway._receiving.renewals) == 0
+        monkeypatch.undo()
+        assert (await here.send(here.message(b"y"))).status.code == Code.OK
+
+    run(body)

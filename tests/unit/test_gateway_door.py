@@ -1,0 +1,117 @@
+"""The door of a gateway: real calls over loopback, by grpcio's client."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+from broker_rig import run
+from gateway_door_rig import opened
+from saturnmq.gateway import v2
+from saturnmq.gateway.calls import CLIENT_ID
+from saturnmq.gateway.door import Door
+from saturnmq.protocol.connections import Connections
+from saturnmq.protocol.limits import Limits
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime
+
+Code = v2.Code
+HEADERS = ((CLIENT_ID, "client"),)
+
+
+def receive_request(seconds: int) -> Any:
+    request = v2.ReceiveMessageRequest(
+        group=v2.Resource(name="G"),
+        message_queue=v2.MessageQueue(topic=v2.Resource(name="T")),
+        auto_renew=True,
+    )
+    request.long_polling_timeout.FromSeconds(seconds)
+    return request
+
+
+def test_calls_reach_the_gateway_with_their_headers_and_deadlines(tmp_path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with opened(runtime, tmp_path) as node:
+            beat = node.method("Heartbeat")
+            request = v2.HeartbeatRequest(group=v2.Resource(name="G"), client_type=2)
+            assert (await beat(request, metadata=HEADERS)).status.code == Code.OK
+            (member,) = node.broker.ground.context.clients.consumer_group("G").members
+            assert member.peer_address.startswith("127.0.0.1:")
+            assert (await beat(request)).status.code == Code.CLIENT_ID_REQUIRED
+            receive = node.method("ReceiveMessage")
+            begun = runtime.monotonic()
+            parts = [
+                each async for each in receive(receive_request(20), timeout=2, metadata=HEADERS)
+            ]
+            assert 1.3 < runtime.monotonic() - begun < 2
+            assert parts[0].status.code == Code.MESSAGE_NOT_FOUND
+            assert parts[-1].HasField("delivery_timestamp")
+
+    run(body)
+
+
+def test_a_client_that_hangs_up_waits_for_nothing(tmp_path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with opened(runtime, tmp_path) as node:
+            held = node.broker.messaging.pops.held
+            waiting = node.method("ReceiveMessage")(
+                receive_request(20), timeout=30, metadata=HEADERS
+            )
+            reading = asyncio.ensure_future(waiting.read())
+            async with asyncio.timeout(10):
+                while not len(held):
+                    await asyncio.sleep(0.01)
+                waiting.cancel()
+                while len(held):
+                    await asyncio.sleep(0.01)
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+
+    run(body)
+
+
+def test_telemetry_goes_both_ways_and_ends_with_an_error_for_settings_of_no_client(
+    tmp_path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with opened(runtime, tmp_path) as node:
+            good = v2.Settings(client_type=v2.ClientType.PRODUCER)
+            good.publishing.topics.add(name="T")
+            stream = node.method("Telemetry")(metadata=HEADERS)
+            await stream.write(v2.TelemetryCommand(settings=good))
+            answer = await stream.read()
+            assert answer.status.code == Code.OK
+            assert answer.settings.publishing.max_body_size > 0
+            await stream.write(v2.TelemetryCommand(settings=v2.Settings()))
+            async with asyncio.timeout(10):
+                assert await stream.code() == grpc.StatusCode.INVALID_ARGUMENT
+            assert "publishing" in await stream.details()
+
+    run(body)
+
+
+def test_thousands_of_calls_that_begin_at_once_are_all_answered(tmp_path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with opened(runtime, tmp_path) as node:
+            beat, request = node.method("Heartbeat"), v2.HeartbeatRequest(client_type=1)
+            calls = (beat(request, metadata=((CLIENT_ID, f"client-{n}"),)) for n in range(4000))
+            answers = await asyncio.gather(*calls)
+            assert {answer.status.code for answer in answers} == {Code.OK}
+
+    run(body)
+
+
+def test_a_port_that_is_in_use_is_an_error(tmp_path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        all_ = Connections(runtime, Limits(), lambda *_: None, lambda _: None)
+        first, second = (Door(runtime, all_, lambda: None) for _ in range(2))
+        host, port = split_address(await first.listen("127.0.0.1", 0))
+        with pytest.raises(ConfigError, match=str(port)):
+            await second.listen(host, port)
+        await first.close()
+        await second.close()
+
+    run(body)

@@ -1,0 +1,138 @@
+"""A nameserver as the access point: it answers routes and settings, and sends on the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from gateway_rig import ADDRESS, Caller, Code, create_group, create_topic
+from saturnmq.broker.broker import Broker
+from saturnmq.gateway import v2
+from saturnmq.gateway.gateway import Gateway
+from saturnmq.nameserver.gateway_node import NameserverNode
+from saturnmq.nameserver.server import NameServer
+from world_rig import World, run
+
+T = v2.Resource(name="T")
+
+
+async def at_nameserver(world: World, **changes: Any) -> tuple[Broker, Caller]:
+    """A broker with topic T that has a gateway, and a client of its nameserver's."""
+    machine = world.node("nameserver")
+    server = NameServer(machine, machine.ip, 9876)
+    await server.start()
+    broker = await world.broker(nameservers=(server.address,), **changes)
+    await world.until(lambda: broker.messaging.popping.serves)
+    broker.offers(ADDRESS)
+    await create_topic(world, broker, "T", "NORMAL")
+    node = NameserverNode(machine, server)
+    caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"))
+    async with asyncio.timeout(30):
+        while not (await caller.ask("QueryRoute", topic=T)).message_queues:
+            await asyncio.sleep(0.5)
+    return broker, caller
+
+
+def test_a_nameserver_leads_clients_to_the_gateways_of_brokers() -> None:
+    async def body(world: World) -> None:
+        _, caller = await at_nameserver(world)
+        answer = await caller.ask("QueryRoute", topic=T)
+        assert answer.status.code == Code.OK
+        assert [queue.id for queue in answer.message_queues] == [0, 1, 2, 3]
+        for queue in answer.message_queues:
+            (address,) = queue.broker.endpoints.addresses
+            assert f"{address.host}:{address.port}" == ADDRESS
+        missing = await caller.ask("QueryRoute", topic=v2.Resource(name="MISSING"))
+        assert missing.status.code == Code.TOPIC_NOT_FOUND
+
+    run(body)
+
+
+def test_a_nameserver_answers_settings_from_what_brokers_know_of_the_group() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await at_nameserver(world)
+        await create_group(world, broker, "G", consumeMessageOrderly=True, retryMaxTimes=2)
+        asked = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER)
+        asked.subscription.group.name = "G"
+        stream = caller.open_telemetry()
+        caller.says.put_nowait(v2.TelemetryCommand(settings=asked))
+        await world.until(lambda: caller.told)
+        found = caller.told[0].settings
+        assert (found.subscription.fifo, found.backoff_policy.max_attempts) == (True, 3)
+        caller.says.put_nowait(None)
+        await stream
+        beat = await caller.ask("Heartbeat", group=v2.Resource(name="G"), client_type=2)
+        assert beat.status.code == Code.OK
+        assigned = await caller.ask("QueryAssignment", topic=T, group=v2.Resource(name="G"))
+        assert [each.message_queue.id for each in assigned.assignments] == [0, 1, 2, 3]
+
+    run(body)
+
+
+def test_messages_go_through_a_nameserver_for_clients_that_know_nothing_else() -> None:
+    async def body(world: World) -> None:
+        _, caller = await at_nameserver(world)
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
+        for broker in ("broker-a", ""):
+            got = await caller.receive(broker=broker, poll_ms=5000)
+            if got.messages:
+                break
+        (message,) = got.messages
+        assert message.body == b"x"
+        assert (await caller.ack(message)).status.code == Code.OK
+
+    run(body)
+
+
+def test_a_nameserver_without_brokers_answers_with_errors() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await at_nameserver(world)
+        await broker.close()
+        await asyncio.sleep(5)
+        assert (await caller.ask("QueryRoute", topic=T)).status.code == Code.TOPIC_NOT_FOUND
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.TOPIC_NOT_FOUND
+        assert (await caller.receive()).code != Code.OK
+        asked = await caller.ask("QueryAssignment", topic=T, group=v2.Resource(name="NEW"))
+        assert asked.status.code not in (Code.OK, Code.INTERNAL_SERVER_ERROR)
+
+    run(body)
+
+
+def test_a_producer_whose_only_stream_is_here_is_asked_how_its_transaction_ended() -> None:
+    async def body(world: World) -> None:
+        changes = {"transaction_check_ms": 1000, "transaction_timeout_ms": 500}
+        broker, other = await at_nameserver(world, **changes)
+        await create_topic(world, broker, "X", "TRANSACTION")
+        silent = Caller(world, other.gateway, "without a stream")
+        caller = Caller(world, other.gateway, "the producer")
+        streams = []
+        for each, topic in ((other, "T"), (caller, "X")):
+            asked = v2.Settings(client_type=v2.ClientType.PRODUCER)
+            asked.publishing.topics.add(name=topic)
+            streams.append(each.open_telemetry())
+            each.says.put_nowait(v2.TelemetryCommand(settings=asked))
+        await world.until(lambda: len(caller.told) == 2 and len(other.told) == 2)
+        sent = caller.message(b"open", "X", message_type=v2.MessageType.TRANSACTION)
+        assert (await silent.send(sent)).status.code == Code.OK
+        await world.until(lambda: len(caller.told) > 2)
+        question = caller.told[2].recover_orphaned_transaction_command
+        assert question.message.body == b"open"
+        answer = await caller.ask(
+            "EndTransaction",
+            topic=v2.Resource(name="X"),
+            message_id=question.message.system_properties.message_id,
+            transaction_id=question.transaction_id,
+            resolution=v2.TransactionResolution.COMMIT,
+            source=v2.TransactionSource.SOURCE_SERVER_CHECK,
+        )
+        assert answer.status.code == Code.OK
+        assert (await caller.receive("X", poll_ms=5000)).bodies == [b"open"]
+        assert len(other.told) == 2
+        producers = broker.ground.context.clients.producers
+        assert list(producers) == ["X"]
+        await caller.ask("NotifyClientTermination")
+        await world.until(lambda: not producers, 15)
+        other.says.put_nowait(None)
+        await asyncio.gather(*streams)
+
+    run(body)
