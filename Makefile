@@ -2,9 +2,9 @@
 # make test: set everything up and pass the tests.
 VENV := .venv
 PY := $(VENV)/bin/python
-SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' '*.properties' pyproject.toml 2>/dev/null)
+SOURCES := $(shell git ls-files '*.py' '*.pyi' '*.pyx' '*.pxd' '*.c' '*.h' '*.properties' '*.proto' pyproject.toml 2>/dev/null)
 
-.PHONY: setup test test-unit test-interop lint docs mutation demo pipeline-demo compose-wheels clean
+.PHONY: setup test test-unit test-interop bench-smoke lint docs mutation demo pipeline-demo compose-wheels clean
 
 # Spark needs a Java: a package brings one where there is none.
 JAVA := $(PY) -c 'from saturnmq.pipeline import java; java.find()' 2>/dev/null || \
@@ -50,13 +50,17 @@ lint: .stamps/dev
 	$(PY) tools/blocking_faces.py --check
 	$(PY) tools/configuration.py --check
 	cd $(VENV) && bin/mypy -p saturnmq.runtime -p saturnmq.protocol -p saturnmq.store -p saturnmq.nameserver -p saturnmq.client -p saturnmq.pipeline \
-		-p saturnmq.broker -p saturnmq.cli -p saturnmq.drills --config-file ../pyproject.toml
+		-p saturnmq.gateway -p saturnmq.broker -p saturnmq.cli -p saturnmq.drills --config-file ../pyproject.toml
 	$(VENV)/bin/mypy tests --config-file tests/mypy.ini
 	cd $(VENV) && bin/lint-imports --config ../pyproject.toml
 
 # The documents as a site, in build/site. It fails on a link that leads nowhere (with --quiet it would not).
 docs: .stamps/dev
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
+
+# Are the figures what they were (benchmarks/smoke.json)? Two minutes at most; it warns beyond 25 %.
+bench-smoke: .stamps/dev
+	$(PY) benchmarks/smoke.py
 
 # Which tests would notice a changed operator: make mutation MODULES="store/derived/lookup.py broker/tables/offsets.py"
 mutation: .stamps/dev

@@ -1,4 +1,5 @@
-"""Build the optional Cython kernels; everything else is in pyproject.toml.
+"""Build the optional Cython kernels and the descriptors of the gRPC API (tools/protos.py);
+everything else is in pyproject.toml.
 
 Without a C compiler the build goes on and the package runs on its Python references. Set
 SATURNMQ_KERNELS=require to make a failing kernel fail the build (CI does),
@@ -6,6 +7,8 @@ SATURNMQ_KERNELS=off to skip them.
 """
 
 import os
+import subprocess
+import sys
 
 from setuptools import Extension, setup
 
@@ -24,6 +27,7 @@ kernels = {
     "saturnmq.protocol.frame_kernel.writing": [FRAMES + "writing.pyx", CRC],
     "saturnmq.protocol.frame_kernel.scanning": [FRAMES + "scanning.pyx", CRC],
     "saturnmq.protocol.frame_kernel.received": [FRAMES + "received.pyx"],
+    "saturnmq.protocol.request_kernel": ["protocol/request_kernel.pyx"],
     "saturnmq.store.store_kernel": ["store/store_kernel.pyx"],
     "saturnmq.client.client_kernel": ["client/client_kernel.pyx"],
     "saturnmq.pipeline.arrow_kernel": ["pipeline/arrow_kernel.pyx"],
@@ -43,4 +47,5 @@ extensions = [
 ]
 for extension in extensions:
     extension.cython_include_dirs = [types]
+subprocess.run([sys.executable, "tools/protos.py"], check=True)
 setup(ext_modules=[] if mode == "off" else extensions)

@@ -4,9 +4,9 @@
     python benchmarks/kinds.py --only pop --pairs 5 --count 50000
 
 Both brokers get the same work from the same client, ours, on one event loop of this process, in
-turns. RocketMQ's (`rocketmq_node.py`) has asynchronous flush, as ours has. Each row has the rate,
-and the processor time that the broker took for one message, which says more where other programs
-run.
+turns. RocketMQ's (`peers/rocketmq_node.py`) has asynchronous flush, as ours has. Each row has the
+rate, and the processor time that the broker took for one message, which says more where other
+programs run.
 
 | work | one message of it |
 |---|---|
@@ -29,7 +29,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rocketmq_node import RocketMQNode
+from peers.rocketmq_node import RocketMQNode
 from saturnmq import Message, SaturnError, aio, deliver_at
 from saturnmq.cli.launcher import LocalCluster, Settings
 

@@ -40,10 +40,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import kafka_node
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from peers import kafka_node
 from saturnmq import Admin
 from saturnmq.cli.bench import machine
 from saturnmq.cli.launcher import LocalCluster

@@ -297,7 +297,7 @@ def group(request: Command) -> tuple[str, dict[str, Any]]:
 def _wanted_group(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     for name, value in checked.table(body, "attributes").items():
         checked.as_text(value, f"attribute {name}")
-    retry_policy(body)
+    _check_retry_policy(body)
     return check_group(checked.text(body, "groupName", "")), group_settings(body)
 
 
@@ -315,7 +315,7 @@ def _listed_group(value: object) -> tuple[str, dict[str, Any]]:
 
 @_refusing_in_steps
 def topics(request: Command) -> Reading[list[CreateTopicHeader]]:
-    """UPDATE_AND_CREATE_TOPIC_LIST 18: what 17 says of one topic, of each."""
+    """UPDATE_AND_CREATE_TOPIC_LIST 18: several topics, each with the fields that 17 has of one."""
     listed = checked.items(document(request), "topicConfigList", LISTED_MAX)
     yield
     return (yield from _each(_topic, listed, LISTED))
@@ -335,9 +335,9 @@ def _topic(value: object) -> CreateTopicHeader:
     return CreateTopicHeader.decode(fields)
 
 
-def retry_policy(settings: Mapping[str, Any]) -> None:
-    """Check the `groupRetryPolicy` of a group. RocketMQ's proxy reads it, and nothing here.
-    MalformedFrame: it is none."""
+def _check_retry_policy(settings: Mapping[str, Any]) -> None:
+    """MalformedFrame: the `groupRetryPolicy` of a group is of another form. RocketMQ's proxy reads
+    it, and nothing here does."""
     policy = checked.table(settings, "groupRetryPolicy")
     kind = checked.text(policy, "type", "CUSTOMIZED")
     if kind not in ("CUSTOMIZED", "EXPONENTIAL"):

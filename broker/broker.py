@@ -30,8 +30,12 @@ from saturnmq.broker.tables.loading import load_role, load_tables
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.headers import HEADERS
+from saturnmq.protocol.inner_endpoint import InnerClient, InnerEndpoint
 from saturnmq.protocol.refusals import refusal
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import MASTER_ID, BrokerData, QueueData, TopicRoute
+from saturnmq.protocol.typed_requests import reader_of
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError, SystemBusy, UnsupportedRequest
 from saturnmq.runtime.loop_watch import LoopWatch
@@ -43,12 +47,14 @@ log = logging.getLogger(__name__)
 
 TELL_S = 2.0  # how often a long recovery tells how far it is
 
-SENDS = frozenset(
+# Requests that do not read the newest part of the log, or that look for themselves.
+WITHOUT_NEWEST = frozenset(
     {
         RequestCode.SEND_MESSAGE,
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.SEND_BATCHES,
+        RequestCode.END_TRANSACTION,
     }
 )
 
@@ -66,7 +72,11 @@ class Broker:
         self._disk = disk
         self._supervisor = Supervisor(runtime, self.failures.of_task)
         self._connections = Connections(
-            runtime, config.limits.within(disk.memory_bytes()), self._dispatch, self._lost
+            runtime,
+            config.limits.within(disk.memory_bytes()),
+            self._dispatch,
+            self._lost,
+            read_frame=reader_of(HEADERS),
         )
         self._listening = Listening(config, runtime, self._connections.accept)
         self._ground: Groundwork | None = None
@@ -265,6 +275,54 @@ class Broker:
 
     # requests
 
+    @property
+    def connections(self) -> Connections:
+        """All connections of clients, whose limits hold for those of the gateway, too."""
+        return self._connections
+
+    def connect_inside(self, peer_address: str, client: InnerClient) -> InnerEndpoint:
+        """A connection for a client whose server is in this process: the gateway of gRPC."""
+        return self._connections.accept_inside(peer_address, client, self._dropped)
+
+    @property
+    def broker_name(self) -> str:
+        return self.config.broker_name
+
+    @property
+    def body_max(self) -> int:
+        """The largest body of a message that is taken."""
+        return self.config.max_message_bytes
+
+    @property
+    def host(self) -> str:
+        """The host that clients are told."""
+        return self._listening.host
+
+    def masters(self) -> list[str]:
+        """A broker asks itself."""
+        return []
+
+    def offers(self, grpc_address: str) -> None:
+        """There is a gateway at this address, which other nodes are told."""
+        self.ground.context.grpc_address = grpc_address
+
+    async def find_route(self, topic: str, timeout_s: float) -> TopicRoute:
+        """The route of a topic, from a nameserver or, without one, from this broker's own table.
+        TopicNotExist; SystemBusy: no nameserver answers."""
+        if self.config.nameservers:
+            return await self.replication.registrar.find_route(topic, timeout_s)
+        found, config = self.ground.context.topics.readable(topic), self.config
+        name = config.broker_name
+        return TopicRoute(
+            [QueueData(name, found.read_queues, found.write_queues, found.perm)],
+            [BrokerData(config.cluster_name, name, {MASTER_ID: self.address})],
+        )
+
+    def _dropped(self, endpoint: Endpoint, request: Command) -> None:
+        if self._parts is not None and not self._closed:
+            self._parts.messaging.pops.held.dropped(endpoint, request)
+            self._parts.messaging.pulls.held.dropped(endpoint, request)
+
     def _lost(self, endpoint: Endpoint) -> None:
         if self._parts is not None and not self._closed:
             self._parts.messaging.members.closed(endpoint)
@@ -281,9 +339,10 @@ class Broker:
         if self.store.in_group and request.code in APPENDING:
             parts.messaging.staging.park(endpoint, request)
             return
-        if request.code not in SENDS:
+        if request.code not in WITHOUT_NEWEST:
             ground.advancer.catch_up()  # it may ask for messages acknowledged a moment ago
         self.loop_watch.last_request = request.code
+        ground.context.stay_awake()
         try:
             handler(endpoint, request)
         except SaturnError:

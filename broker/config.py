@@ -27,6 +27,7 @@ from saturnmq.broker.replication.election import LEASE_S_MAX, LEASE_S_MIN
 from saturnmq.broker.replication.group_record import PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.tables.topics import READ, WRITE
+from saturnmq.protocol import java_properties
 from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.route import QUEUES_MAX
@@ -62,6 +63,18 @@ class BrokerConfig:
     """The port for clients; 0 is any free port."""
     ha_port: int = setting("haListenPort", 10912, 0, 65_535)
     """The port for slaves; `listenPort` + 1 if only that is given."""
+    grpc_port: int = setting("grpcServerPort", 8081, -1, 65_535, rocketmq="8081, of its proxy")
+    """The port for clients of the gRPC API, with TLS or plain text; 0 is any free port, -1 serves
+    none."""
+    tls_certificate: str = setting("tlsCertPath", "", rocketmq="a file of its proxy")
+    """The certificate of the gRPC port and the chain behind it (PEM). Changed files serve from the
+    next connection on."""
+    tls_key: str = setting("tlsKeyPath", "", rocketmq="a file of its proxy")
+    """The key of that certificate (PEM), without a password."""
+    tls_test_mode: bool = setting("tlsTestModeEnable", True)
+    """Without `tlsCertPath` the broker makes a self-signed certificate at its start, with
+    `openssl`, in `tls` of its directory. It proves nothing to clients; those that check it refuse
+    it."""
     fast_port: bool = setting("fastPortEnable", True, rocketmq=OURS)
     """Also listen on `listenPort` - 2, which RocketMQ always does and its slaves need."""
     ha_master_address: str = setting("haMasterAddress", "")
@@ -131,6 +144,11 @@ class BrokerConfig:
     """The name of that topic."""
     max_message_bytes: int = setting("maxMessageSize", 4 << 20)
     """A larger message is refused."""
+    look_micros: int = setting("lookMicros", 100, 0, 10_000, rocketmq=OURS)
+    """After a request the broker looks for the next one for so many microseconds before it sleeps,
+    unless others want the processor, or looking was in vain lately. Where idle processors halt, a
+    lone sender gets its answers earlier. A slave looks as well, after each part of the log. Where
+    sends wait for copies, both look 2.5 times as long. 0 sleeps at once."""
     max_pending_acks: int = setting("maxPendingAcks", 100_000, rocketmq=OURS)
     """The sends that may wait for their acknowledgement; one more is refused."""
     max_held_pulls: int = setting("maxHeldPulls", 100_000, rocketmq=OURS)
@@ -258,6 +276,8 @@ class BrokerConfig:
                 "inSyncReplicas is 1 but brokerRole is SYNC_MASTER: no slave would be waited for; "
                 "use 2 or more, or ASYNC_MASTER"
             )
+        if bool(self.tls_certificate) != bool(self.tls_key):
+            raise ConfigError("tlsCertPath and tlsKeyPath belong together: set both, or none")
         copies = max(self.replicas_required, self.min_in_sync_replicas)
         if self.total_replicas and copies > self.total_replicas:
             raise ConfigError(
@@ -346,7 +366,7 @@ class BrokerConfig:
         passed_over: dict[str, Any] = {}
         if text:
             toml = path.endswith(".toml")
-            pairs = _toml_pairs(text, path) if toml else properties(text)
+            pairs = _toml_pairs(text, path) if toml else java_properties.decode(text)
             if not toml:  # the author of a file for RocketMQ expects its rule
                 values["clean_forcibly"] = True
             for name, value in pairs.items():
@@ -471,17 +491,3 @@ def _toml_pairs(text: str, path: str) -> dict[str, Any]:
         else:
             flat[name] = value
     return flat
-
-
-def properties(text: str) -> dict[str, str]:
-    """Java properties as `broker.conf` uses them: `key = value`, `#` and `!` comments."""
-    pairs: dict[str, str] = {}
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
-        if not line or line[0] in "#!":
-            continue
-        cut = min((line.find(c) for c in "=:" if c in line), default=-1)
-        if cut <= 0:
-            raise ConfigError(f"line {number}: {line[:60]!r} is not of the form key=value")
-        pairs[line[:cut].strip()] = line[cut + 1 :].strip()
-    return pairs

@@ -1,7 +1,7 @@
 """The state that the services of one broker share: its configuration, its store and its tables.
 
-Plain state, without behaviour except two facts that every service asks for: how far consumers may
-see, and how a reply reaches its sender.
+Plain state, without behaviour except three things that every service asks for: how far consumers
+may see, how a reply reaches its sender, and that the loop stays awake for what follows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import LetIn
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import NoPermission, SaturnError, SystemError_
+from saturnmq.runtime.errors import NoPermission, SaturnError, SystemBusy, SystemError_
 from saturnmq.runtime.loop_watch import LoopWatch
 from saturnmq.runtime.steps import Aside, Steps
 from saturnmq.store.log.epochs import Epochs
@@ -36,6 +36,8 @@ from saturnmq.store.message_store import GetResult, MessageStore
 from saturnmq.store.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
+
+COPIES_LOOK = 2.5  # times `lookMicros`, where a send waits for a copy
 
 
 @dataclass
@@ -72,9 +74,11 @@ class Context:
     unelected: Callable[[], str] = lambda: ""
     refuses_group: Callable[[str], str] = lambda _: ""  # why it follows no group of this identity
     flush_keeps_up: Callable[[], bool] = lambda: True
+    push: Callable[[], None] = lambda: None  # send the slaves the log now, not at the turn's end
     let_in: LetIn = field(default_factory=LetIn)  # while signatures are not required
     address: str = ""
     ha_address: str = ""  # as clients see it
+    grpc_address: str = ""  # the same, of the gateway; empty without one
     store_host: bytes = field(default=bytes(8))
 
     def validate(self) -> None:
@@ -96,13 +100,21 @@ class Context:
         """Whether an acknowledgement waits for another node."""
         return self.role.required > 1 or bool(self.witnesses())
 
+    def stay_awake(self) -> None:
+        """Look for input before the loop sleeps: a request or a part of the log came, so more may
+        follow. The next request of a sender that waits for copies comes later."""
+        look = self.config.look_micros
+        if look:
+            self.runtime.stay_awake(look * (COPIES_LOOK if self.role.required > 1 else 1) / 1e6)
+
     @property
     def visible(self) -> PhysicalOffset:
         """The physical offset below which consumers see messages (invariant I9). They see an atomic
         batch only when all of it has its queue entries: that takes several steps of reput, or waits
         for room on the disk."""
         marks = self.store.watermarks
-        return min(marks.confirmed, self.store.align_to_batch(marks.dispatched))
+        confirmed, dispatched = marks.confirmed, self.store.align_to_batch(marks.dispatched)
+        return confirmed if confirmed < dispatched else dispatched
 
 
 def cached(c: Context, result: GetResult) -> Awaitable[None] | None:
@@ -140,6 +152,17 @@ async def answer_failure(
         c.failures.of_request(request.code, error)
         remark = f"{type(error).__name__}: {error}"
         answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
+
+
+REJECTED = "[REJECTREQUEST]"
+"""RocketMQ's mark of a request that its server refuses before it looks at it."""
+
+
+def check_master(c: Context, mark: str = "") -> None:
+    """SystemBusy, with `mark` in front: this node changes no tables now."""
+    refusal = c.role.refuses(c.runtime.monotonic())
+    if refusal:
+        raise SystemBusy(f"{mark}{refusal}; ask the master")
 
 
 def check_permission(c: Context, needed: int, doing: str) -> None:

@@ -63,6 +63,7 @@ from saturnmq.broker.transactions.ends import EndService
 from saturnmq.broker.transactions.half_log import HalfLog
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.signing import Challenges
+from saturnmq.protocol.topics import GROUPS_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.supervision import Supervisor
 from saturnmq.store.message_store import Arrival
@@ -455,14 +456,16 @@ def _connect_advancer(ground: Groundwork, parts: Parts) -> None:
     ]
     advancer.on_arrivals += [
         replication.table_sync.arrived,
-        messaging.sinks.arrived,
         pulls.arrived,
         messaging.pops.arrived,
-        lambda _, arrivals: messaging.delays.arrived(arrivals),
-        lambda _, arrivals: messaging.half_log.arrived(arrivals),
-        lambda _, arrivals: messaging.timers.arrived(arrivals),
         count_arrivals,
     ]
+    advancer.on_topic = {
+        GROUPS_TOPIC: [messaging.sinks.arrived, messaging.timers.arrived],
+        SCHEDULE_TOPIC: [messaging.delays.arrived],
+        HALF_TOPIC: [messaging.half_log.arrived],
+        TIMER_TOPIC: [messaging.timers.arrived],
+    }
     advancer.on_visible += [pulls.wake, messaging.timers.visible_rose, messaging.pops.wake]
     advancer.is_awaited = lambda: len(pulls.held) + len(messaging.pops.held) > 0
 
@@ -471,6 +474,7 @@ def _connect_context(ground: Groundwork, parts: Parts) -> None:
     """Give the context the answers that every part may ask it for."""
     c, master, elections = ground.context, ground.master, parts.replication.elections
     c.enough_replicas, c.copies_in_sync = master.enough_replicas, master.copies_in_sync
+    c.push = master.appended
     c.flush_keeps_up = parts.durability.flush.keeps_up
     if elections is not None:
         c.witnesses, c.had_by = elections.witnesses, master.had_by

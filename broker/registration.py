@@ -35,14 +35,20 @@ from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.table_persistence import EncodedRows, LazyRows
 from saturnmq.broker.tables.topics import READ, WRITE, Topic
 from saturnmq.protocol import checked, fastjson
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint, connect
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.signing import KEY, UNSIGNED_WORDS, VARIABLE, NodeAnswer, ask_signed
 from saturnmq.runtime.door import split_address
-from saturnmq.runtime.errors import ForeignGroup, MalformedFrame, SaturnError, error_for
+from saturnmq.runtime.errors import (
+    ForeignGroup,
+    MalformedFrame,
+    SaturnError,
+    SystemBusy,
+    error_for,
+)
 from saturnmq.runtime.supervision import Supervisor
 
 log = logging.getLogger(__name__)
@@ -141,6 +147,16 @@ class Registrar:
     async def route(self, topic: str, timeout_s: float) -> TopicRoute | None:
         """The route of a topic at the first nameserver that tells it. None: no nameserver does, or
         none is configured."""
+        try:
+            return await self.find_route(topic, timeout_s)
+        except SaturnError as error:
+            log.info("no nameserver tells the route of %s: %s", topic, error)
+            return None
+
+    async def find_route(self, topic: str, timeout_s: float) -> TopicRoute:
+        """The route of a topic. TopicNotExist: the nameservers that answer have none. SystemBusy:
+        none answers."""
+        unknown: SaturnError | None = None
         ext = {"topic": topic, "acceptStandardJsonOnly": "true"}
         for endpoint in list(self._endpoints.values()):
             if endpoint.closed:
@@ -150,9 +166,11 @@ class Registrar:
                 reply = await endpoint.request(request, timeout_s)
                 if not reply.code:
                     return TopicRoute.from_json(checked.document(bytes(reply.body)))
+                if reply.code == ResponseCode.TOPIC_NOT_EXIST:
+                    unknown = error_for(reply.code, reply.remark)
             except SaturnError as error:
                 log.info("a nameserver does not tell the route of %s: %s", topic, error)
-        return None
+        raise unknown or SystemBusy(f"no nameserver answers: the route of {topic} is not known")
 
     async def members(self, timeout_s: float) -> frozenset[str]:
         """The other addresses under this broker's name, as the nameservers that answer have them

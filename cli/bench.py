@@ -1,4 +1,5 @@
-"""`saturnmq bench produce|consume|latency`: measured, never estimated.
+"""`saturnmq bench produce|consume|latency`: measured, never estimated. With `--against` a peer does
+the same work beside ours (`versus.py`); `trace` looks at the broker's loop (`bench_trace.py`).
 
 Without --nameserver a cluster of its own is started for the run: one nameserver, one master, async
 flush, no slave; client and broker share the machine, as in the table of `benchmarks/README.md`.
@@ -9,22 +10,22 @@ figure, and prints the machine and whether the kernels are compiled.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 import shutil
+import sys
 import tempfile
-import threading
-import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli import workloads
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.cli.output import AsJson, addresses, emit, fail, progress_bar, table
 
-app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+app = typer.Typer(help="Measure this machine.", no_args_is_help=True, invoke_without_command=True)
 
 Size = Annotated[int, typer.Option("--size", min=1, help="Bytes of each body.")]
 Queues = Annotated[int, typer.Option("--queues", min=1, help="Queues of the topic.")]
@@ -32,7 +33,47 @@ BenchNameserver = Annotated[
     str | None,
     typer.Option("--nameserver", help="Measure this cluster instead of one of its own."),
 ]
-CHUNK = 100_000  # sends after which those of the chunk before are waited for
+
+
+@app.callback()
+def against(
+    context: typer.Context,
+    peer: Annotated[
+        str | None,
+        typer.Option("--against", metavar="kafka|rocketmq", help="Compare with this peer."),
+    ] = None,
+    only: Annotated[str, typer.Option(help="Lines of the comparison whose name has this.")] = "",
+    pairs: Annotated[int, typer.Option(min=1, help="Runs of each side, in turns.")] = 5,
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A file of JSON for the figures; lines that it has are kept."),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="A file of SVG for the chart.")] = None,
+    peers: Annotated[
+        Path, typer.Option(help="The folder `benchmarks` of a checkout, with the peers' programs.")
+    ] = Path("benchmarks"),
+    as_json: AsJson = False,
+) -> None:
+    """Measure this machine, or with --against this broker and a peer on it, in pairs."""
+    if context.invoked_subcommand is not None:
+        if peer is not None:
+            fail("--against is a run of its own: give it no command")
+        return
+    if peer is None:
+        fail("name a command, or a peer: --against kafka")
+    from saturnmq.cli import bench_chart, versus
+
+    def tell(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    document = versus.compare(peer, only, pairs, peers.resolve(), output, machine(), tell)
+    if plot is not None:
+        plot.write_text(bench_chart.chart(document, versus.short))
+    if as_json:
+        emit(document)
+        return
+    title = f"ours beside {document['versions']}, medians of {pairs}"
+    table(title, ["work", "figure", "ours", peer, "ratio", "to reach"], versus.rows(document))
 
 
 @app.command("produce")
@@ -45,10 +86,10 @@ def produce(
 ) -> None:
     """Pipelined sends of one producer process through the batching client."""
     with _target(nameserver) as servers:
-        topic = _topic(servers, queues)
-        _send(servers, topic, size, min(count, 50_000))  # warm-up: connections, first segment
-        seconds = _send(servers, topic, size, count)
-        _check_stored(servers, topic, count + min(count, 50_000))
+        _send(workloads.Work(servers, size, min(count, 50_000), queues=queues))  # the first segment
+        work = workloads.Work(servers, size, count, queues=queues)
+        seconds = _send(work)
+        workloads.check_stored(servers, work.topic, count + workloads.WARM_SENDS)
     _report("produce", size, count, seconds, {}, as_json)
 
 
@@ -64,9 +105,8 @@ def consume(
 ) -> None:
     """A backlog through one PushConsumer."""
     with _target(nameserver) as servers:
-        topic = _topic(servers, queues)
-        _send(servers, topic, size, count)
-        seconds = _drain(servers, topic, size, count, 1 if one else batch, one)
+        work = workloads.Work(servers, size, count, queues=queues)
+        seconds = _drain(work, 1 if one else batch)
     _report("consume", size, count, seconds, {"batch": 1 if one else batch}, as_json)
 
 
@@ -82,126 +122,52 @@ def latency(
 ) -> None:
     """Synchronous sends: one waits for its acknowledgement before the next."""
     with _target(nameserver, flush) as servers:
-        topic = _topic(servers, queues)
-        times, seconds = _one_by_one(servers, topic, size, count, senders)
-    times.sort()
+        work = workloads.Work(servers, size, count, queues=queues)
+        times, seconds = workloads.one_by_one(work, senders)
     figures = {
         "senders": senders,
-        "p50_us": _quantile(times, 0.5),
-        "p99_us": _quantile(times, 0.99),
-        "p999_us": _quantile(times, 0.999),
+        "p50_us": workloads.quantile(times, 0.5),
+        "p99_us": workloads.quantile(times, 0.99),
+        "p999_us": workloads.quantile(times, 0.999),
     }
     _report("latency", size, len(times), seconds, figures, as_json)
+
+
+@app.command("trace")
+def trace(
+    rate: Annotated[int, typer.Option(min=1, help="Messages a second.")] = 1_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 10.0,
+    size: Size = 1024,
+    queues: Queues = 8,
+    at_least_ms: Annotated[float, typer.Option(min=1, help="Shorter pauses are left out.")] = 2.0,
+    as_json: AsJson = False,
+) -> None:
+    """The pauses of a broker's event loop at a steady rate, with a consumer: what ran, how long."""
+    from saturnmq.cli import bench_trace
+
+    bench_trace.run(rate, seconds, queues, size, at_least_ms, as_json)
 
 
 # -- the work -----------------------------------------------------------------------------------
 
 
-def _send(servers: list[str], topic: str, size: int, count: int) -> float:
-    from saturnmq import Message, Producer
-
-    body = os.urandom(size)
-    with Producer(nameservers=servers, group="bench") as producer, progress_bar() as bar:
-        task = bar.add_task("producing", total=count)
-        producer.send(Message(topic, body))  # route and connection
-        send = producer.send_async
-        before: list[Any] = []
-        start = time.perf_counter()
-        for done in range(0, count - 1, CHUNK):
-            handles = [send(Message(topic, body)) for _ in range(min(CHUNK, count - 1 - done))]
-            _settle(before)
-            before = handles
-            bar.update(task, completed=done)
-        _settle(before)
-        return time.perf_counter() - start
+def _send(work: workloads.Work) -> float:
+    with progress_bar() as bar:
+        task = bar.add_task("producing", total=work.count)
+        show = functools.partial(_show, bar, task)
+        return workloads.sending(functools.partial(workloads.send_results, show=show))(work)
 
 
-def _settle(handles: list[Any]) -> None:
-    for handle in handles:
-        if not handle.result().ok:
-            fail(f"a send ended as {handle.result().status.value}")
+def _drain(work: workloads.Work, batch: int) -> float:
+    backlog = work.backlog(keyed=False)
+    with progress_bar() as bar:
+        task = bar.add_task("consuming", total=work.count)
+        show = functools.partial(_show, bar, task)
+        return workloads.drain(work, backlog, batch, workloads.body_of, show)
 
 
-def _drain(servers: list[str], topic: str, size: int, count: int, batch: int, one: bool) -> float:
-    from saturnmq import ConsumeResult, PushConsumer
-
-    done = threading.Event()
-    sizes: list[int] = []  # appending is atomic: a lock would cost more than the message
-
-    def listener(messages: Any) -> ConsumeResult:
-        sizes.extend([len(message.body) for message in messages])
-        if len(sizes) >= count:
-            done.set()
-        return ConsumeResult.SUCCESS
-
-    def listener_one(message: Any) -> ConsumeResult:
-        sizes.append(len(message.body))
-        if len(sizes) >= count:
-            done.set()
-        return ConsumeResult.SUCCESS
-
-    consumer = PushConsumer(
-        f"bench-{uuid.uuid4().hex[:12]}",
-        nameservers=servers,
-        listener=None if one else listener,
-        listener_one=listener_one if one else None,
-        consume_from="first",
-        consume_message_batch_max_size=batch,
-    )
-    consumer.subscribe(topic, "*")
-    start = time.perf_counter()
-    with consumer, progress_bar() as bar:
-        task = bar.add_task("consuming", total=count)
-        while not done.wait(0.2):
-            bar.update(task, completed=len(sizes))
-            if time.perf_counter() - start > 600:
-                fail(f"consumed {len(sizes):,} of {count:,} in 600 s")
-        seconds = time.perf_counter() - start
-    taken, volume = len(sizes), sum(sizes)
-    if (taken, volume) != (count, count * size):
-        fail(f"consumed {taken:,} messages of {volume:,} bytes, not {count:,} of {count * size:,}")
-    return seconds
-
-
-def _one_by_one(
-    servers: list[str], topic: str, size: int, count: int, senders: int
-) -> tuple[list[float], float]:
-    from saturnmq import Message, Producer
-
-    body = os.urandom(size)
-    times: list[float] = []
-    problems: list[BaseException] = []
-    with Producer(nameservers=servers, group="bench") as producer:
-        for _ in range(min(500, count)):
-            producer.send(Message(topic, body))
-
-        def work(share: int) -> None:
-            mine = []
-            try:
-                for _ in range(share):
-                    begin = time.perf_counter()
-                    if not producer.send(Message(topic, body)).ok:
-                        raise RuntimeError("a send was not acknowledged")
-                    mine.append((time.perf_counter() - begin) * 1e6)
-            except BaseException as problem:
-                problems.append(problem)
-            times.extend(mine)
-
-        start = time.perf_counter()
-        if senders == 1:
-            work(count)
-        else:
-            threads = [
-                threading.Thread(target=work, args=(count // senders,)) for _ in range(senders)
-            ]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-        seconds = time.perf_counter() - start
-    if problems:
-        raise problems[0]
-    return times, seconds
+def _show(bar: Any, task: Any, done: int) -> None:
+    bar.update(task, completed=done)
 
 
 # -- around it ----------------------------------------------------------------------------------
@@ -221,28 +187,6 @@ def _target(nameserver: str | None, flush: str = "async") -> Iterator[list[str]]
             cluster.down()
     finally:
         shutil.rmtree(home, ignore_errors=True)
-
-
-def _topic(servers: list[str], queues: int) -> str:
-    from saturnmq import Admin
-
-    topic = f"bench-{uuid.uuid4().hex[:12]}"
-    with Admin(nameservers=servers) as admin:
-        admin.create_topic(topic, queues=queues)
-    return topic
-
-
-def _check_stored(servers: list[str], topic: str, count: int) -> None:
-    from saturnmq import Admin
-
-    with Admin(nameservers=servers) as admin:
-        stored = sum(row.max_offset - row.min_offset for row in admin.describe_topic(topic))
-    if stored != count:
-        fail(f"sent {count:,} messages, the broker stored {stored:,}")
-
-
-def _quantile(ordered: list[float], share: float) -> float:
-    return round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
 
 
 def machine() -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from saturnmq._version import VERSION
+from saturnmq.cli.grpc_gateway import TlsMode
 from saturnmq.cli.launcher import LocalCluster, Settings, default_data
 from saturnmq.cli.output import AsJson, DryRun, emit, fail, shared_secret, table
 from saturnmq.protocol.signing import KEY, VARIABLE
@@ -52,6 +53,9 @@ def up(
         str | None,
         typer.Option(metavar="HOST:PORT,...", help="Elect through this etcd, and start none."),
     ] = None,
+    tls: Annotated[
+        TlsMode, typer.Option(help="TLS for gRPC: auto = self-signed certificates, off = none.")
+    ] = TlsMode.AUTO,
     options: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A key of broker.toml for every broker."),
@@ -75,10 +79,11 @@ def up(
         election=election or bool(etcd),
         etcd=split_addresses(etcd or ""),
         etcds=etcds,
+        tls=tls,
         broker_options=dict(option.split("=", 1) for option in options or ()),
     )
     cluster = LocalCluster.up(data or default_data(), settings)
-    _show(cluster, as_json, _roles(cluster))
+    _show(cluster, as_json, _roles(cluster), with_grpc=True)
 
 
 @app.command()
@@ -191,7 +196,13 @@ def _roles(cluster: LocalCluster) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _show(cluster: LocalCluster, as_json: bool, roles: dict[str, tuple[str, str]]) -> None:
+def _show(
+    cluster: LocalCluster,
+    as_json: bool,
+    roles: dict[str, tuple[str, str]],
+    *,
+    with_grpc: bool = False,
+) -> None:
     facts = cluster.describe()
     for node in facts["nodes"]:
         own = None if node["ha_address"] else node["kind"]  # brokers' roles change
@@ -213,5 +224,9 @@ def _show(cluster: LocalCluster, as_json: bool, roles: dict[str, tuple[str, str]
             for node in facts["nodes"]
         ],
     )
+    grpc = [node["grpc"] for node in facts["nodes"] if node["grpc"]]
+    if with_grpc and grpc:
+        tls = "plain text and TLS" if cluster.settings.tls == TlsMode.AUTO else "plain text"
+        print(f"gRPC ({tls}) at {', '.join(grpc)}")
     if all(node["alive"] for node in facts["nodes"]):
         print(f"export SATURNMQ_NAMESERVER={','.join(cluster.nameservers)}")

@@ -13,6 +13,7 @@ from saturnmq.cli.output import (
     Nameserver,
     emit,
     fail,
+    local_time,
     table,
     time_ms,
 )
@@ -44,11 +45,14 @@ def list_letters(
         print(f"group {group} has given no message up")
     else:
         columns = ["id", "topic", "tag", "keys", "deliveries", "given up at"]
-        rows = [[letter[name] for name in _SHOWN] for letter in letters]
+        rows = [
+            [*(letter[name] for name in _SHOWN), local_time(letter["given_up_ms"])]
+            for letter in letters
+        ]
         table(f"{group}: dead letters", columns, rows)
 
 
-_SHOWN = ("id", "topic", "tag", "keys", "deliveries", "given_up_ms")
+_SHOWN = ("id", "topic", "tag", "keys", "deliveries")
 
 
 def _facts(letter: Any) -> dict[str, Any]:

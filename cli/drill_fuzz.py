@@ -22,6 +22,7 @@ IN_PROCESS = {  # module of drills.fuzz, class
     "ha": ("replication", "Replication"),
     "client": ("client", "ClientTarget"),
     "blocking": ("blocking", "Blocking"),
+    "grpc": ("grpc_port", "GrpcPort"),
 }
 TARGETS = (*PROCESSES, *IN_PROCESS)
 

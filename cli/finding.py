@@ -1,9 +1,8 @@
-"""`saturnmq message find`: stored messages by id, key, place or time."""
+"""`saturnmq message`: stored messages by id, key, place or time, their traces, and recalls."""
 
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 import sys
 from typing import Annotated, Any
 
@@ -14,14 +13,16 @@ from saturnmq.cli.output import (
     TIME_HELP,
     AsJson,
     Nameserver,
+    addresses,
     emit,
     fail,
+    local_time,
     table,
     time_ms,
 )
 from saturnmq.cli.topics import admin, named
 
-message_app = typer.Typer(help="Look at single messages.", no_args_is_help=True)
+message_app = typer.Typer(help="Look at single messages, and recall them.", no_args_is_help=True)
 
 OFFSET_ID_DIGITS = (32, 56)  # of a broker with an IPv4 address, and with an IPv6 one
 
@@ -101,6 +102,28 @@ def find(
         print(hint, file=sys.stderr)
 
 
+@message_app.command("recall")
+def recall(
+    handle: Annotated[
+        str, typer.Argument(metavar="HANDLE", help="The `recall` of `produce --acks`.")
+    ],
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """End the wait of a timed message: it is never delivered.
+
+    Exit status 1 when it was delivered or recalled already.
+    """
+    from saturnmq import Producer
+
+    with Producer(nameservers=addresses(nameserver), group="saturnmq-cli") as producer:
+        message_id = producer.recall(handle)
+    if as_json:
+        emit({"recalled": message_id})
+    else:
+        print(f"recalled {message_id}")
+
+
 @message_app.command("trace")
 def trace(
     message_id: Annotated[str, typer.Argument(metavar="ID", help="The unique id of a message.")],
@@ -132,11 +155,6 @@ def trace(
         raise typer.Exit(1)
 
 
-def _local(timestamp_ms: int) -> str:
-    moment = dt.datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
-    return moment.isoformat(" ", "milliseconds")
-
-
 def _trace_facts(record: Any) -> dict[str, Any]:
     facts = dataclasses.asdict(record)
     return {**facts, "kind": record.kind.value}
@@ -153,7 +171,7 @@ def _trace_row(record: Any) -> list[Any]:
     outcome = "" if kind == "SubBefore" else "success" if record.success else "failed"
     took = record.cost_ms if kind in ("Pub", "SubAfter") else ""
     return [
-        *(kind, record.group, record.client_host, _local(record.timestamp_ms), took),
+        *(kind, record.group, record.client_host, local_time(record.timestamp_ms), took),
         *(outcome, more),
     ]
 

@@ -43,13 +43,14 @@ from saturnmq.runtime.loop_watch import long_stops_in
 STATE_FILE = "cluster.json"
 READY_FILE = "ready.json"
 LOG_FILE = "log.txt"
+KV_CONFIG = "kvConfig.json"
 CLUSTER_NAME = "SaturnCluster"
 KINDS = ("etcd", "nameserver", "master", "slave")  # in the order of their start
 START_TIMEOUT_S = 60.0
 ASK_TIMEOUT_S = 5.0
 ENOUGH_BYTES = 1 << 30  # of a disk that others fill, too: a part in percent says little of it
-# A broker takes four ports: the one Java slaves use (listen - 2), one spare, listen and HA (listen
-# + 1).
+# A broker takes four ports: the one Java slaves use (listen - 2), gRPC (listen - 1), listen and HA
+# (listen + 1).
 PORTS_PER_BROKER = 4
 
 
@@ -72,6 +73,7 @@ class Node:
     )
     broker_name: str | None = None
     broker_id: int = 0
+    grpc_port: int = 0
 
     @property
     def address(self) -> str:
@@ -85,13 +87,15 @@ class Node:
         return self.pid is not None and start_time(self.pid) == self.started
 
     def describe(self) -> dict[str, Any]:
-        alive = self.alive()
+        alive, grpc = self.alive(), None
+        with contextlib.suppress(OSError, ValueError):  # it does not serve yet
+            grpc = _ready(self).get("grpc") if alive else None
         return {
             "name": self.name,
             "kind": self.kind,
             "address": self.address,
             "ha_address": f"{self.host}:{self.port + 1}" if self.broker_name else None,
-            "grpc": None,  # the gRPC API does not exist yet
+            "grpc": grpc or None,
             "pid": self.pid if alive else None,
             "data": self.data,
             "alive": alive,
@@ -115,6 +119,7 @@ class Settings:
     election: bool = False
     etcd: list[str] = field(default_factory=list)
     etcds: int = 1  # members of an etcd of its own
+    tls: str = "auto"  # for the ports of gRPC: `--tls` of every node
     broker_options: dict[str, Any] = field(default_factory=dict)
     # For nodes in places of their own (the drills' network namespaces), by node name: where each
     # listens, and what its command line begins with, which has to `exec` the rest.
@@ -368,17 +373,18 @@ class LocalCluster:
         if node.kind == "nameserver":
             return [
                 "nameserver",
-                "--host",
-                node.host,
-                "--port",
-                str(node.port),
-                "--ready-file",
-                ready,
+                f"--host={node.host}",
+                f"--port={node.port}",
+                f"--grpc-port={node.grpc_port}",
+                f"--tls={self.settings.tls}",
+                f"--kv-config={home / KV_CONFIG}",
+                f"--ready-file={ready}",
                 *log,
             ]
         config = home / "broker.toml"
         _write_private(config, _toml(self._broker_options(node)))
-        return ["broker", "--config", str(config), "--ready-file", ready, *log]
+        tls = [] if self.settings.tls == "auto" else [f"--tls={self.settings.tls}"]
+        return ["broker", "--config", str(config), *tls, "--ready-file", ready, *log]
 
     def _broker_options(self, node: Node) -> dict[str, Any]:
         """RocketMQ's own key names: the file could be handed to its broker as it stands, but for
@@ -396,6 +402,7 @@ class LocalCluster:
             "bindAddress": node.host,
             "listenPort": node.port,
             "haListenPort": node.port + 1,
+            "grpcServerPort": node.grpc_port,
             "storePathRootDir": str(Path(node.data) / "store"),
             "diskSpaceEnoughBytes": ENOUGH_BYTES,
             "cleanFileForciblyEnable": False,  # unexpired messages stay: a full disk refuses sends
@@ -527,7 +534,7 @@ def _same_shape(old: Settings, new: Settings, root: Path) -> None:
 
 def _place(root: Path, settings: Settings) -> list[Node]:
     """Names, directories and ports for all nodes."""
-    width = settings.nameservers + settings.masters * (1 + settings.slaves) * PORTS_PER_BROKER
+    width = 2 * settings.nameservers + settings.masters * (1 + settings.slaves) * PORTS_PER_BROKER
     etcds = settings.etcds if settings.election and not settings.etcd else 0
     width += local_etcd.PORTS * etcds
     try:
@@ -554,6 +561,7 @@ def _place(root: Path, settings: Settings) -> list[Node]:
                     str(root / name),
                     broker_name=f"broker-{master}",
                     broker_id=broker_id,
+                    grpc_port=port + 1,
                 )
             )
             port += PORTS_PER_BROKER
@@ -562,13 +570,16 @@ def _place(root: Path, settings: Settings) -> list[Node]:
         host = settings.hosts.get(name, settings.host)
         nodes.append(Node(name, "etcd", host, port, str(root / name)))
         port += local_etcd.PORTS
+    for node in nodes[: settings.nameservers]:
+        node.grpc_port, port = port, port + 1
     if port > 65536:
         raise LauncherError(f"--base-port {settings.base_port} leaves no room for {width} ports")
     return nodes
 
 
 def _check_ports(node: Node) -> None:
-    for port in (node.port,) if node.kind == "nameserver" else (node.port, node.port + 1):
+    ports = (node.port, node.port + 1) if node.broker_name else (node.port,)
+    for port in {*ports, node.grpc_port or node.port}:
         if not is_free(node.host, port):
             raise LauncherError(
                 f"port {port} of {node.name} is in use on {node.host}: stop what holds it, or "
@@ -637,14 +648,6 @@ def _ask(host: str, port: int, code: RequestCode) -> dict[str, Any]:
     address = f"{host}:{port}"
     with contextlib.closing(Channel(NativeRuntime(), address, ASK_TIMEOUT_S)) as channel:
         return document(address, channel.request(Command(code), ASK_TIMEOUT_S))
-
-
-def write_ready(path: str | os.PathLike[str], facts: dict[str, Any]) -> None:
-    """Called by a node once it serves: the launcher waits for this file."""
-    target = Path(path)
-    fresh = target.with_suffix(".tmp")
-    fresh.write_text(json.dumps(facts))
-    fresh.replace(target)
 
 
 def default_data() -> Path:

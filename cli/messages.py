@@ -8,24 +8,29 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
+    TIME_HELP,
     AsJson,
     Nameserver,
     addresses,
     emit,
     fail,
     progress_bar,
+    time_ms,
 )
 from saturnmq.cli.topics import admin, named
 
 WINDOW = 20_000  # sends under way at most: bounds memory, not speed
 POLL_MOST = 1_000
+POP_MOST = 32
+INVISIBLE_S = 60.0  # of a message that is being printed
 
 
 def produce(
@@ -40,6 +45,16 @@ def produce(
         ),
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
+    ordered: Annotated[
+        bool,
+        typer.Option("--ordered", help="Lines of one key go to one queue, in their order."),
+    ] = False,
+    after: Annotated[
+        float | None, typer.Option(min=0, metavar="SECONDS", help="Deliver each so much later.")
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"Deliver each then: {TIME_HELP}.")
+    ] = None,
     group: Annotated[str, typer.Option(help="Producer group.")] = "saturnmq-cli",
     acks: Annotated[
         bool,
@@ -59,16 +74,23 @@ def produce(
     from saturnmq.protocol.topics import check_topic
 
     check_topic(topic)
+    if after is not None and at is not None:
+        fail("give --after or --at")
+    if ordered and key_field is None:
+        fail("--ordered wants --key-field, which says whose order is kept")
+    form = LineForm(
+        topic, key_field, tag, ordered, after, None if at is None else time_ms(at, "--at")
+    )
     if file is not None and not file.is_file():
         fail(f"{file}: no such file")
     with contextlib.ExitStack() as stack:
         lines = Lines(stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer)
         producer = stack.enter_context(Producer(nameservers=addresses(nameserver), group=group))
         bar = stack.enter_context(progress_bar())
-        sending = stack.enter_context(LineSender(producer, topic, acks))
+        sending = stack.enter_context(LineSender(producer, form, acks))
         task = bar.add_task(f"producing to {topic}", total=None)
         for line in lines:
-            sending.send(line.rstrip(b"\r\n"), key_field, tag)
+            sending.send(line.rstrip(b"\r\n"))
             if sending.sent % 1_000 == 0:
                 bar.update(task, completed=sending.acked)
     sent, acked = sending.sent, sending.acked
@@ -80,6 +102,32 @@ def produce(
     if acked != sent:
         fail(f"{sent - acked:,} not acknowledged; the last: {sending.problem}")
     raise typer.Exit(130 if lines.interrupted else 0)
+
+
+@dataclass(frozen=True)
+class LineForm:
+    """How a line becomes a message."""
+
+    topic: str
+    key_field: str | None
+    tag: str | None
+    ordered: bool
+    after_s: float | None
+    at_ms: int | None
+
+    def message(self, body: bytes) -> Any:
+        """ValueError: the line has no key."""
+        from saturnmq import Message, deliver_after, deliver_at
+
+        key = _key(body, self.key_field) if self.key_field else None
+        message = Message(self.topic, body, tag=self.tag, keys=() if key is None else key)
+        if self.ordered:
+            message.sharding_key = key
+        if self.after_s is not None:
+            deliver_after(message, self.after_s)
+        elif self.at_ms is not None:
+            deliver_at(message, self.at_ms / 1000)
+        return message
 
 
 class Lines:
@@ -121,9 +169,9 @@ class LineSender:
     that they are told while standard input is still open.
     """
 
-    def __init__(self, producer: Any, topic: str, acks: bool) -> None:
+    def __init__(self, producer: Any, form: LineForm, acks: bool) -> None:
         self._producer = producer
-        self._topic = topic
+        self._form = form
         self._acks = acks
         self._room = threading.Semaphore(WINDOW)
         self._waiting: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
@@ -143,17 +191,16 @@ class LineSender:
         if self._silent:
             raise BrokenPipeError
 
-    def send(self, body: bytes, key_field: str | None, tag: str | None) -> None:
+    def send(self, body: bytes) -> None:
         """Send one line; a line that cannot be sent counts as not acknowledged, and the next ones
         go on."""
-        from saturnmq import Message, SaturnError
+        from saturnmq import SaturnError
 
         self._room.acquire()
         self.sent += 1
         handle: Any
         try:
-            keys = _key(body, key_field) if key_field else ()
-            handle = self._producer.send_async(Message(self._topic, body, tag=tag, keys=keys))
+            handle = self._producer.send_async(self._form.message(body))
         except (SaturnError, ValueError) as problem:
             handle = problem
         self._waiting.put((self.sent, handle))
@@ -170,7 +217,7 @@ class LineSender:
                     self._silent = True
 
     def _settle(self, line: int, handle: Any) -> dict[str, Any]:
-        from saturnmq import SaturnError
+        from saturnmq import SaturnError, recall_handle
 
         try:
             if isinstance(handle, Exception):
@@ -183,6 +230,7 @@ class LineSender:
             self.acked += 1
         else:
             self.problem = f"line {line}: stored, but {result.status.value}"
+        recall = recall_handle(result)
         return {
             "line": line,
             "status": result.status.value,
@@ -190,6 +238,7 @@ class LineSender:
             "broker": result.queue.broker_name,
             "queue": result.queue.queue_id,
             "offset": result.queue_offset,
+            **({"recall": recall} if recall else {}),
         }
 
 
@@ -226,6 +275,12 @@ def consume(
             help="A new group starts with the oldest message, however large the topic is.",
         ),
     ] = False,
+    pop: Annotated[
+        bool,
+        typer.Option(
+            "--pop", help="Receive and acknowledge each message, beside others that do so."
+        ),
+    ] = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
@@ -237,15 +292,31 @@ def consume(
     A new group starts with the oldest message of a topic that is still in its broker's memory from
     the first message on, and at the end of a larger one.
     """
-    from saturnmq import PullConsumer, Sql
-    from saturnmq.protocol.topics import retry_topic
+    from saturnmq import Sql
 
     if sql is not None and tag != "*":
         fail("give --tag or --sql; a condition may name the tag: TAGS = 'A'")
     expression = tag if sql is None else Sql(sql)
     with admin(nameserver) as client, named(topic, client):
         client.route(topic)
-    consumer = PullConsumer(group, nameservers=addresses(nameserver), from_beginning=from_beginning)
+    read = _popped if pop else _polled
+    lists = read(group, addresses(nameserver), topic, expression, count, from_beginning)
+    with contextlib.closing(lists):
+        for messages in lists:
+            # An error here leaves all of these undone: they come again.
+            for message in messages:
+                _print_message(message, as_json)
+            sys.stdout.flush()
+
+
+def _polled(
+    group: str, nameservers: Any, topic: str, expression: Any, count: int, from_beginning: bool
+) -> Generator[list[Any], None, None]:
+    """Lists of messages, each consumed for the group when the next one is asked for."""
+    from saturnmq import PullConsumer
+    from saturnmq.protocol.topics import retry_topic
+
+    consumer = PullConsumer(group, nameservers=nameservers, from_beginning=from_beginning)
     consumer.subscribe(topic, expression)
     consumer.subscribe(retry_topic(group))  # messages that other members of the group sent back
     taken = 0
@@ -253,10 +324,26 @@ def consume(
         while not count or taken < count:
             most = min(POLL_MOST, count - taken) if count else POLL_MOST
             messages = consumer.poll(timeout_s=60.0, max_messages=most)
-            # An error here leaves all of this poll uncommitted: it comes again.
-            for message in messages:
-                _print_message(message, as_json)
-            sys.stdout.flush()
+            yield messages
+            taken += len(messages)
+
+
+def _popped(
+    group: str, nameservers: Any, topic: str, expression: Any, count: int, from_beginning: bool
+) -> Generator[list[Any], None, None]:
+    """The same for a group whose members receive messages for a time."""
+    from saturnmq import SimpleConsumer
+
+    consumer = SimpleConsumer(group, nameservers=nameservers, from_beginning=from_beginning)
+    consumer.subscribe(topic, expression)
+    taken = 0
+    with consumer:
+        while not count or taken < count:
+            most = min(POP_MOST, count - taken) if count else POP_MOST
+            messages = consumer.receive(most, invisible_s=INVISIBLE_S)
+            yield messages
+            if messages:
+                consumer.ack(messages)
             taken += len(messages)
 
 

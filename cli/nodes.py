@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -17,7 +18,14 @@ from typing import Annotated, Any
 
 import typer
 from saturnmq.cli import garbage, node_log
-from saturnmq.cli.launcher import write_ready
+from saturnmq.cli.grpc_gateway import (
+    OFF,
+    TLS_HELP,
+    NodeGateway,
+    TlsMode,
+    TlsSettings,
+    allows_self_signed,
+)
 from saturnmq.cli.node_log import LogSettings
 from saturnmq.cli.output import fail
 from saturnmq.cli.successor import relieve
@@ -52,6 +60,16 @@ LogFiles = Annotated[
     int,
     typer.Option(
         "--log-files", envvar="SATURNMQ_LOG_FILES", min=0, help="Keep so many older log files."
+    ),
+]
+Tls = Annotated[TlsMode, typer.Option(envvar="SATURNMQ_TLS", help=TLS_HELP)]
+TraceLoop = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace-loop",
+        envvar="SATURNMQ_TRACE_LOOP",
+        help="Time all that runs on the event loop; write it to a file in this directory at the "
+        "end. For measurements: docs/loop.md.",
     ),
 ]
 LOG_BYTES, LOG_FILES = 16 << 20, 4
@@ -100,6 +118,31 @@ def nameserver(
             help="Routes name the queues of ordered topics (orderMessageEnable).",
         ),
     ] = False,
+    kv_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--kv-config",
+            envvar="SATURNMQ_KV_CONFIG",
+            help="Keep the queues of ordered topics in this file (kvConfigPath), not in memory.",
+        ),
+    ] = None,
+    grpc_port: Annotated[
+        int,
+        typer.Option(
+            envvar="SATURNMQ_GRPC_PORT",
+            min=OFF,
+            max=65535,
+            help="Port for clients of the gRPC API; 0 = any, -1 = none.",
+        ),
+    ] = 8081,
+    tls: Tls = TlsMode.AUTO,
+    tls_cert_path: Annotated[
+        str,
+        typer.Option(envvar="SATURNMQ_TLS_CERTIFICATE", help="Certificate of that port (PEM)."),
+    ] = "",
+    tls_key_path: Annotated[
+        str, typer.Option(envvar="SATURNMQ_TLS_KEY", help="Key of that certificate (PEM).")
+    ] = "",
     ready_file: ReadyFile = None,
     relieves: Relieves = "",
     log_file: LogFile = None,
@@ -107,11 +150,20 @@ def nameserver(
     log_files: LogFiles = LOG_FILES,
 ) -> None:
     """Run one nameserver until it is stopped."""
+    from saturnmq.nameserver.gateway_node import NameserverNode
     from saturnmq.nameserver.server import NameServer
     from saturnmq.protocol.signing import Signing
     from saturnmq.runtime.memory import memory_bytes
+    from saturnmq.store.config_files import ConfigFile
+    from saturnmq.store.disk import NativeDisk
 
     signing = Signing.of(os.environ)
+    if kv_config is not None and not kv_config.absolute().parent.is_dir():
+        fail(f"--kv-config {kv_config}: there is no directory {kv_config.absolute().parent}")
+
+    if bool(tls_cert_path) != bool(tls_key_path):
+        fail("--tls-cert-path and --tls-key-path belong together: give both, or none")
+    is_self_signed = allows_self_signed(tls, tls_cert_path)
 
     limits = Limits(
         max_connections,
@@ -124,9 +176,16 @@ def nameserver(
     def build(runtime: Any) -> Any:
         within = limits.within(memory_bytes())
         change = hand_over(runtime, signing)
-        return NameServer(runtime, host, port, change, signing, within, order_messages)
+        kept = None if kv_config is None else ConfigFile(NativeDisk(), str(kv_config.absolute()))
+        return NameServer(runtime, host, port, change, signing, within, order_messages, kept)
 
-    _serve(build, ready_file, relieves, "nameserver", LogSettings(log_file, log_bytes, log_files))
+    def gateway(runtime: Any, server: Any) -> NodeGateway:
+        settings = TlsSettings(tls_cert_path, tls_key_path, is_self_signed, None)
+        node = NameserverNode(runtime, server)
+        return NodeGateway(runtime, node, server.connections, host, grpc_port, settings)
+
+    log_settings = LogSettings(log_file, log_bytes, log_files)
+    _serve(build, gateway, ready_file, relieves, "nameserver", log_settings)
 
 
 def hand_over(runtime: Any, signing: Any) -> Any:
@@ -154,11 +213,16 @@ def broker(
             help="broker.toml, or RocketMQ's own broker.conf; keys: docs/configuration.md.",
         ),
     ] = None,
+    tls: Annotated[
+        TlsMode | None,
+        typer.Option(envvar="SATURNMQ_TLS", help=f"{TLS_HELP} Default tlsTestModeEnable."),
+    ] = None,
     ready_file: ReadyFile = None,
     relieves: Relieves = "",
     log_file: LogFile = None,
     log_bytes: LogBytes = LOG_BYTES,
     log_files: LogFiles = LOG_FILES,
+    trace_loop: TraceLoop = None,
 ) -> None:
     """Run one broker, master or slave, until it is stopped."""
     from saturnmq.broker.broker import Broker
@@ -174,12 +238,22 @@ def broker(
         except UnicodeDecodeError as problem:
             fail(f"--config {config}: byte {problem.start} is not UTF-8: the file is damaged")
     settings = BrokerConfig.load(text, path=str(config or ""), environ=os.environ)
+    is_self_signed = settings.tls_test_mode
+    if tls is not None:
+        is_self_signed = allows_self_signed(tls, settings.tls_certificate)
 
     def build(runtime: Any) -> Any:
         _warn_of_readers(settings.root)
         return Broker(settings, runtime, NativeDisk(), _ballot(settings, runtime))
 
-    _serve(build, ready_file, relieves, "broker", LogSettings(log_file, log_bytes, log_files))
+    def gateway(runtime: Any, server: Any) -> NodeGateway:
+        own = Path(settings.root) / "tls"
+        tls = TlsSettings(settings.tls_certificate, settings.tls_key, is_self_signed, own)
+        host, port = settings.host, settings.grpc_port
+        return NodeGateway(runtime, server, server.connections, host, port, tls)
+
+    log_settings = LogSettings(log_file, log_bytes, log_files)
+    _serve(build, gateway, ready_file, relieves, "broker", log_settings, trace_loop)
 
 
 def _warn_of_readers(root: str) -> None:
@@ -238,12 +312,14 @@ def health(
 
 def _serve(
     build: Callable[[Any], Any],
+    gateway_of: Callable[[Any, Any], NodeGateway],
     ready_file: Path | None,
     relieves: str,
     what: str,
     settings: LogSettings,
+    trace_loop: Path | None = None,
 ) -> None:
-    from saturnmq.runtime import native
+    from saturnmq.runtime import loop_trace, native
 
     node_log.start(settings)
 
@@ -258,29 +334,34 @@ def _serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
         server = build(runtime)
+        gateway = gateway_of(runtime, server)
         if relieves:
             pid, _, started = relieves.partition(":")
             relieve(int(pid), int(started))
         await server.start()
+        await gateway.start()
         garbage.begin()
         watch = runtime.spawn(server.loop_watch.run(), name="loop-watch")
         tidying = runtime.spawn(_tidy(runtime), name="garbage")
         try:
-            facts = {"address": server.address, "pid": os.getpid()}
+            facts = {"address": server.address, "pid": os.getpid(), "grpc": gateway.address}
             if hasattr(server, "ha_address"):
                 facts["ha_address"] = server.ha_address
             if ready_file is not None:
-                write_ready(ready_file, facts)
+                _write_ready(ready_file, facts)
             print(f"{what} serves on {server.address}", flush=True)
             await stop.wait()
         finally:
             watch.cancel()
             tidying.cancel()
+            await gateway.close()
             await _closed(server.close())
+            if trace_loop is not None:
+                runtime.trace.save(trace_loop / f"{what}-{os.getpid()}.json")
         if failed := getattr(server, "failed", None):
             fail(f"the {what} had stopped taking writes: {failed}")
 
-    native.run(main)
+    native.run(main, native.NativeRuntime if trace_loop is None else loop_trace.TracedRuntime)
 
 
 async def _tidy(runtime: Any) -> None:
@@ -292,3 +373,11 @@ async def _tidy(runtime: Any) -> None:
 async def _closed(result: Awaitable[None] | None) -> None:
     if result is not None:
         await result
+
+
+def _write_ready(path: str | os.PathLike[str], facts: dict[str, Any]) -> None:
+    """The launcher (`launcher.py`) waits for this file."""
+    target = Path(path)
+    fresh = target.with_suffix(".tmp")
+    fresh.write_text(json.dumps(facts))
+    fresh.replace(target)

@@ -78,6 +78,12 @@ def time_ms(text: str, option: str) -> int:
         fail(f"{option} {text!r} is no time: give {TIME_HELP}, as 2026-01-31T12:00")
 
 
+def local_time(timestamp_ms: int) -> str:
+    """A time for people, to the millisecond."""
+    moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    return moment.isoformat(" ", "milliseconds")
+
+
 def may_destroy(
     facts: dict[str, Any],
     show: Callable[[], None],

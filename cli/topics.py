@@ -22,10 +22,10 @@ from saturnmq.cli.output import (
     table,
     tell_names,
 )
+from saturnmq.protocol.message_types import MESSAGE_TYPES
 from saturnmq.runtime.errors import nearest
 
 topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
-TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
 
 Attributes = Annotated[
     list[str] | None,
@@ -87,7 +87,7 @@ def create(
     read_queues: Annotated[
         int | None, typer.Option(min=1, help="Queues to read from, if another number.")
     ] = None,
-    kind: Annotated[str | None, typer.Option("--type", help=" | ".join(TYPES))] = None,
+    kind: Annotated[str | None, typer.Option("--type", help=" | ".join(MESSAGE_TYPES))] = None,
     attribute: Attributes = None,
     order: Annotated[
         bool, typer.Option("--order", help="Tell nameservers the queues of this ordered topic.")
@@ -96,8 +96,8 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a topic on every master, or change its number of queues."""
-    if kind is not None and kind.upper() not in TYPES:
-        fail(f"--type {kind!r}: it is one of {', '.join(TYPES)}")
+    if kind is not None and kind.upper() not in MESSAGE_TYPES:
+        fail(f"--type {kind!r}: it is one of {', '.join(MESSAGE_TYPES)}")
     with admin(nameserver) as client:
         client.create_topic(
             topic,

@@ -18,15 +18,16 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, new_core
+from saturnmq.client.kernels import handles_of, results_of
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
 from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
 from saturnmq.client.producer.direct_send import DirectSend
-from saturnmq.client.producer.engine import Body, ProducerEngine, Selector
+from saturnmq.client.producer.engine import Body, Callers, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
-from saturnmq.client.producer.sending import ProducerOptions
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -121,7 +122,7 @@ def _not_started(message: Message) -> None:
 def wait_in_thread(batch: ProducerBatch, timeout: float | None) -> None:
     """Wait until `batch` is over; RequestTimeout if it takes longer than `timeout` seconds."""
     over = _shut_gate()
-    if batch.lane.owner.watch(batch, over.release) and not over.acquire(
+    if batch.lane.owner.watch(batch, over.release, waits=True) and not over.acquire(
         timeout=-1 if timeout is None else timeout
     ):
         raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on")
@@ -155,6 +156,7 @@ class Producer:
         batch_bytes: int = ProducerOptions.batch_bytes,
         buffer_bytes: int = ProducerOptions.buffer_bytes,
         in_flight: int = ProducerOptions.in_flight,
+        linger: float = ProducerOptions.linger,
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
         latency_table: LatencyTable = ProducerOptions.latency_table,
@@ -174,6 +176,7 @@ class Producer:
         batch_bytes: largest size of a batch
         buffer_bytes: bytes that may wait to be acknowledged; a send waits for room in it
         in_flight: batches under way to one broker, for each topic and queue
+        linger: seconds that a batch may fill while messages come fast; 0 is never
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
@@ -194,6 +197,7 @@ class Producer:
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
             in_flight=in_flight,
+            linger=linger,
             max_message_bytes=max_message_bytes,
             compress_above=compress_above,
             latency_table=latency_table,
@@ -227,16 +231,13 @@ class Producer:
             core.on_error(self._on_error)
         await core.start()
         make = partial(TracedEngine, trace_topic=self._trace) if self._trace else ProducerEngine
-        engine = make(
-            core,
-            self.group,
-            self.options,
+        callers = Callers(
             lock=threading.Lock(),
             call_on_loop=thread.loop.call_soon_threadsafe,
             wait=wait_in_thread,
             gate=_shut_gate,
-            namespace=self._namespace,
         )
+        engine = make(core, self.group, self.options, callers, self._namespace)
         engine.accumulator.on_space = self._on_space
         self._offer = engine.offer
         if not self._trace and not self._namespace.name:
@@ -320,11 +321,28 @@ class Producer:
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
+        engine, express = self.engine, self._express
+        batch: ProducerBatch | None = None
+        if express is not None and (timeout is None or timeout >= self.options.send_timeout):
+            batch = express.send_batch(messages, engine.pin(queue))
+        if batch is None:
+            batch = self._batch(messages, queue)
+        batch.handle(0).result(timeout)
+        return results_of(batch)
+
+    def send_batch_async(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None
+    ) -> list[SendHandle]:
+        """Accept messages as `send_batch` does and return at once; blocks only while the buffer is
+        full."""
+        return handles_of(self._batch(messages, queue))
+
+    def _batch(self, messages: Sequence[Message], queue: MessageQueue | None) -> ProducerBatch:
         engine = self.engine
         pinned = engine.pin(queue)
-        batch: ProducerBatch = self._when_room(lambda: engine.enqueue_batch(messages, pinned))
-        batch.handle(0).result(timeout)
-        return [batch.result(index) for index in range(len(messages))]
+        return engine.enqueue_batch(messages, pinned) or self._when_room(
+            lambda: engine.enqueue_batch(messages, pinned)
+        )
 
     def send_encoded(
         self,

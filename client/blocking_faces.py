@@ -127,8 +127,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits of what is consumed
         hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
-            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
-            are over
+            longer with over 1,500 queues; RocketMQ's brokers look every 5 s whether they are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
@@ -260,6 +259,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         verify_crc: bool = True,
         offset_store: OwnOffsetStore | None = None,
         namespace: str = "",
+        trace: Trace = False,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
@@ -273,12 +273,12 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits
         hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
-            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
-            are over
+            longer with over 1,500 queues; RocketMQ's brokers look every 5 s whether they are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
         offset_store: has `load(queue)` and `save(offsets)`, and keeps the offsets, not the brokers
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -299,6 +299,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
                 verify_crc=verify_crc,
                 offset_store=offset_store,
                 namespace=namespace,
+                trace=trace,
                 client_id=client_id,
                 on_error=on_error,
                 runtime=runtime,
@@ -325,12 +326,12 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
 
     def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
         """Up to `max_messages` of one queue, waiting up to `timeout_s`; empty if none came."""
-        return self._wait(self._target.poll(timeout_s, max_messages))
+        return self._target.round.give(max_messages) or self._wait(
+            self._target.poll(timeout_s, max_messages)
+        )
 
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Commits the offsets polled so far, or `offsets` (next offset to read), and waits for
-        it.
-        """
+        """Commits the offsets polled so far, or `offsets` (next to read), and waits for that."""
         self._wait(self._target.commit(offsets))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:

@@ -1,6 +1,11 @@
 """The synchronous transaction producer: that of client/producer/transactions.py, over a loop in a
 thread. The local transaction runs in the thread of the caller, as connections to databases want;
-`check` runs in a thread of the client's."""
+`check` runs in a thread of the client's.
+
+It is written by hand, because tools/blocking_faces.py writes methods that pass a call on, and the
+two here do more: `transaction` gives an object that needs a synchronous face itself, and
+`send_in_transaction` has to call `local` in the caller's thread, between two calls of the client.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +17,7 @@ from saturnmq.client.blocking import Facade
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
 from saturnmq.client.producer import transactions
 from saturnmq.client.producer.batch import SendResult
-from saturnmq.client.producer.sending import ProducerOptions
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.transactions import CheckListener, TransactionState
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import Message, MessageQueue

@@ -8,6 +8,7 @@ thousands, and they are in no cycle.
 """
 
 cimport cython
+from cpython.bytearray cimport PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
@@ -19,9 +20,8 @@ from libc.string cimport memchr, memcpy
 from saturnmq.protocol.frame_kernel.sending cimport Message, put_entry
 
 from copy import copy
-from functools import partial
 
-from saturnmq.client.producer.batch_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX
+from saturnmq.client.producer.batch_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX, ITEM_OVERHEAD
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.kernels import put_batch_item
 from saturnmq.protocol.properties import CLIENT_PROPERTIES
@@ -30,6 +30,7 @@ cdef Py_ssize_t COUNT_MAX = BATCH_COUNT_MAX
 cdef object OK = SendStatus.OK
 cdef frozenset NOT_ORDINARY = CLIENT_PROPERTIES
 cdef Py_ssize_t EXTRA_MAX = EXTRA_BYTES_MAX
+cdef Py_ssize_t OVERHEAD = ITEM_OVERHEAD
 
 
 @cython.final
@@ -119,8 +120,17 @@ cdef class SendHandle:
     def add_done_callback(self, callback):
         """Call `callback(self)` on the client's loop when the send is over, or now if it already
         is."""
-        if not self.batch.lane.owner.watch(self.batch, partial(callback, self)):
-            callback(self)
+        callbacks = self.batch.callbacks  # of ProducerBatch
+        if callbacks is not None:
+            # `Accumulator.finish` sets `done` before it takes the list, and nothing in between here
+            # releases the GIL: the call is in that list, or made now.
+            if not self.batch.done:
+                (<list>callbacks).append(callback)
+                (<list>callbacks).append(self)
+                return
+        elif self.batch.lane.owner.call_when_done(self.batch, callback, self):
+            return
+        callback(self)
 
 
 cdef class BatchFields:
@@ -235,6 +245,63 @@ cdef class Outbox:
         batch.bytes = end
         batch.count += 1
         return make_handle(batch, batch.count - 1)
+
+
+def pack(BatchFields batch not None, messages, str topic not None, Py_ssize_t most):
+    """Put ordinary messages of `topic` (see `Outbox.offer`) into `batch`, which is empty. False
+    if one is not ordinary, or the batch would have more than `most` bytes: then it is of no use."""
+    cdef Message fields
+    cdef Py_ssize_t size, end, room = 0, total = 0
+    cdef bytes extra
+    cdef bytearray buffer
+    cdef list given = list(messages)
+    if len(given) > COUNT_MAX:
+        return False
+    for message in given:
+        if not isinstance(message, Message):
+            return False
+        fields = <Message>message
+        if not PyBytes_CheckExact(fields.body):
+            return False
+        room += OVERHEAD + PyBytes_GET_SIZE(fields.body)
+    if room > most:
+        return False
+    batch.buffer = buffer = PyByteArray_FromStringAndSize(NULL, room)
+    for message in given:
+        fields = <Message>message
+        extra = b""
+        if fields._properties is not None and fields._properties:
+            extra = plain_properties(fields._properties)
+            if extra is None:
+                return False
+        if fields.topic is not topic and (type(fields.topic) is not str or fields.topic != topic):
+            return False
+        if not PyBytes_CheckExact(fields.body):
+            return False
+        size = PyBytes_GET_SIZE(fields.body)
+        total += OVERHEAD + size + PyBytes_GET_SIZE(extra)
+        if size == 0 or total > most:
+            return False
+        if total > len(buffer):
+            PyByteArray_Resize(buffer, min(most, total + total // 2))
+        end = put_entry(buffer, batch.bytes, <const uint8_t *>PyBytes_AS_STRING(fields.body), size,
+                        batch.id_head, batch.count, extra, fields.flag)
+        if end < 0:
+            return False
+        batch.bytes = end
+        batch.count += 1
+    batch.reserved = len(buffer)
+    return True
+
+
+def handles_of(BatchFields batch not None):
+    """The handles of all messages."""
+    return [make_handle(batch, index) for index in range(batch.count)]
+
+
+def results_of(BatchFields batch not None):
+    """The results of all messages; only for a batch that is done without an error."""
+    return [make_result(batch, index) for index in range(batch.count)]
 
 
 cdef bytes plain_properties(dict properties):

@@ -260,6 +260,13 @@ class ClientCore:
         """The master's address, or with master=False that of `broker_id` or any living replica."""
         return self.routes.address(name, master=master, broker_id=broker_id)
 
+    def master_address(self, name: str) -> str:
+        """The address of the master with this broker name. RouteNotFound: there is none now."""
+        address = self.broker_address(name)
+        if address is None:
+            raise RouteNotFound(f"broker {name} has no master in the route")
+        return address
+
     def on_route_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener(topic)` whenever a topic's route changes."""
         self._route_listeners.append(listener)

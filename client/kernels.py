@@ -15,6 +15,16 @@ if _protocol.COMPILED:
     except ImportError:
         _kernel = None
 
+if TYPE_CHECKING:
+    handles_of = _reference.handles_of
+    pack = _reference.pack
+    results_of = _reference.results_of
+else:
+    # A kernel of older sources, in a tree that is run in place, lacks them.
+    handles_of = getattr(_kernel, "handles_of", _reference.handles_of)
+    pack = getattr(_kernel, "pack", _reference.pack)
+    results_of = getattr(_kernel, "results_of", _reference.results_of)
+
 if TYPE_CHECKING or _kernel is None:
     BatchFields = _reference.BatchFields
     Outbox = _reference.Outbox
@@ -26,4 +36,12 @@ else:
     SendHandle = _kernel.SendHandle
     SendResult = _kernel.SendResult
 
-__all__ = ["BatchFields", "Outbox", "SendHandle", "SendResult"]
+__all__ = [
+    "BatchFields",
+    "Outbox",
+    "SendHandle",
+    "SendResult",
+    "handles_of",
+    "pack",
+    "results_of",
+]

@@ -23,13 +23,13 @@ from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import ConnectionLost, RequestTimeout, SaturnError, TopicNotExist
 from saturnmq.runtime.supervision import Supervisor
 
 log = logging.getLogger(__name__)
 
-TEMPLATE_TOPIC = "TBW102"
 REFRESH_PAUSE_S = 1.0
 REGAIN_PAUSE_S = 0.05
 REGAIN_PAUSE_MAX_S = 1.0
@@ -95,7 +95,7 @@ class RouteUpdater:
     def on_routes_changed(self, topics: Iterable[str]) -> None:
         """Refresh these routes: a nameserver says that they changed."""
         for topic in topics:
-            for each in (topic, *self._guessed) if topic == TEMPLATE_TOPIC else (topic,):
+            for each in (topic, *self._guessed) if topic == AUTO_CREATE_TOPIC else (topic,):
                 if each in self._fetching:
                     self._outdated[each] = None
                 elif each in self._wanted and not self.closed:
@@ -190,7 +190,7 @@ class RouteUpdater:
         if self._wanted.get(topic) and (
             topic in self._guessed or self._routes.route(topic) is None
         ):
-            template = await self._answer(TEMPLATE_TOPIC)
+            template = await self._answer(AUTO_CREATE_TOPIC)
             if template is not None:
                 route = from_template(topic, template, self._template_queues)
                 if route.queues:

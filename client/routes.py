@@ -17,7 +17,7 @@ from saturnmq.protocol.route import MASTER_ID, QueueData, TopicRoute
 
 
 def queues_of(topic: str, counts: Mapping[str, int]) -> list[MessageQueue]:
-    """So many queues of each broker, in the order of the brokers."""
+    """The queues of a topic, of which each broker has so many, in the order of `counts`."""
     return [MessageQueue(topic, name, n) for name, count in counts.items() for n in range(count)]
 
 

@@ -1,7 +1,7 @@
 """The request that sends one message to one queue: SEND_MESSAGE_V2, or the reply to a request.
 
 For messages that go out one at a time, beside a producer's batches (`producer/sending.py`): copies
-of received messages, and replies.
+of received messages, replies and traces.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.message import MessageQueue, encode_properties
+from saturnmq.protocol.frame import HOST_MASK, TRANSACTION_MASK
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage, encode_properties
 from saturnmq.protocol.remoting import Command
 
 
@@ -44,3 +45,25 @@ def single_send(
         "n": queue.broker_name,
     }
     return Command.request(code, ext, bytes(body))
+
+
+def send_again(
+    queue: MessageQueue,
+    group: str,
+    message: ReceivedMessage,
+    properties: Mapping[str, str],
+    *,
+    deliveries: int = 0,
+) -> Command:
+    """The request that sends a received message once more, with these properties. A topic that was
+    deleted meanwhile is not made again."""
+    return single_send(
+        queue,
+        group,
+        message.raw_body,
+        properties,
+        born_ms=message.born_timestamp,
+        flag=message.flag,
+        sys_flag=message.sys_flag & ~(TRANSACTION_MASK | HOST_MASK),
+        deliveries=deliveries,
+    )

@@ -18,6 +18,7 @@ from typing import Literal
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.single_send import single_send
+from saturnmq.protocol.codes import STORED
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.properties import KEY_SEPARATOR, KEYS, UNIQ_KEY, WAIT
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, GROUP_BYTES_MAX, TRACE_TOPIC, check_topic
@@ -35,7 +36,6 @@ SEND_S = 5.0
 END_S = 1.0  # at least, even if the client ends at once
 TELL_EVERY_S = 60.0
 GROUP_PREFIX = "_INNER_TRACE_PRODUCER-"
-_STORED = frozenset({0, 10, 11, 12})
 
 Trace = bool | str
 """An option of clients: whether to trace, or the topic to trace to."""
@@ -160,7 +160,7 @@ class Tracer:
             template_queues=core.default_topic_queues,
         )
         try:
-            await core.invoke(address, command, SEND_S, _STORED)
+            await core.invoke(address, command, SEND_S, STORED)
         except SaturnError:
             core.refresh_soon(self.topic)
             raise

@@ -34,7 +34,9 @@ def main(nameserver: str) -> None:
     with Producer("billing", nameserver) as producer:
         for key, amount in (("invoice-1", "250 euros"), ("invoice-2", "40 thalers")):
             producer.send(Message(TOPIC, amount.encode(), keys=key))
-    consumer = PushConsumer(GROUP, nameserver, listener_one=pay, from_beginning=True)
+    consumer = PushConsumer(
+        GROUP, nameserver, listener_one=pay, from_beginning=True, consume_threads=1
+    )  # one thread prints a line at a time
     consumer.subscribe(TOPIC)
     with consumer, Admin(nameserver) as admin:
         paid.acquire()

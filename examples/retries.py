@@ -32,12 +32,14 @@ def main(nameserver: str) -> None:
         return None
 
     with Admin(nameserver) as admin:
-        admin.create_topic("payments", queues=1)
+        admin.create_topic("transfers", queues=1)
         with Producer("shop", nameserver) as producer:
             for payment in ("to a friend", "to nobody", "to a busy bank"):
-                producer.send(Message("payments", payment.encode()))
-        consumer = PushConsumer("payers", nameserver, listener_one=pay, from_beginning=True)
-        consumer.subscribe("payments")
+                producer.send(Message("transfers", payment.encode()))
+        consumer = PushConsumer(
+            "payers", nameserver, listener_one=pay, from_beginning=True, consume_threads=1
+        )  # one thread prints a line at a time
+        consumer.subscribe("transfers")
         with consumer:
             done.wait(60)
         letters = [bytes(letter.body).decode() for letter in admin.dead_letters("payers")]

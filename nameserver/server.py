@@ -3,7 +3,8 @@ encodes.
 
 It serves the codes in `_handlers`; all others are answered 3. Every request is answered at once, on
 the loop, without a task. The exceptions are 1002 and 1006, for which brokers are asked
-(`controller.py`), and a registration with a large table, which is read in a thread. A broker's
+(`controller.py`), 100 and 102, whose change is saved first (`kv.py`), and a registration with a
+large table, which is read in a thread. A broker's
 entry lives as long as the connection of its last registration, so a killed broker leaves the routes
 within the time the kernel needs to close its sockets; a silent one is found by the scan. Route JSON
 always has quoted broker ids, for clients of every version (docs/internals/protocol.md 3.4).
@@ -22,18 +23,17 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from saturnmq.protocol import fastjson, headers
+from saturnmq.protocol import fastjson
 from saturnmq.protocol import nameserver_headers as ns
 from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.header_fields import Header
-from saturnmq.protocol.headers import HEADERS
+from saturnmq.protocol.headers import HEADERS, NoFieldsHeader
 from saturnmq.protocol.limits import Limits
 from saturnmq.protocol.refusals import refusal
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import DataVersion
+from saturnmq.protocol.route import ORDER_TOPIC_CONFIG, DataVersion
 from saturnmq.protocol.signing import UNSIGNED, Challenges, Signing
 from saturnmq.runtime.door import EXPOSED, Listener, Runtime, is_loopback
 from saturnmq.runtime.errors import (
@@ -52,7 +52,7 @@ from saturnmq.runtime.turns import OncePerTurn
 
 from .answers import EncodedAnswers
 from .controller import Controller, HandOver
-from .kv import ORDER_TOPIC_CONFIG, KvConfig
+from .kv import KvConfig, KvFile
 from .registration import Registration, parse_registration
 from .routes import LiveBroker, RouteTable
 from .settings import NameserverSettings
@@ -90,9 +90,10 @@ class NameServer:
         signing: Signing = UNSIGNED,
         limits: Limits | None = None,
         order_messages: bool = False,
+        kv_file: KvFile | None = None,
     ) -> None:
         """`signing`: with the secret of the brokers; `limits`: the bounds for peers;
-        `order_messages`: routes have the order configuration of their topic."""
+        `order_messages`: routes have the order configuration of their topic; `kv_file` keeps it."""
         self._runtime = runtime
         self._signing = signing
         self._challenges = Challenges(signing)
@@ -102,16 +103,16 @@ class NameServer:
         self._tasks: list[asyncio.Task[None]] = []
         self.loop_watch = LoopWatch(runtime)
         self._figures = OncePerTurn(runtime, self._encoded_figures)
-        self._connections = Connections(runtime, limits or Limits(), self._handle, self._closed)
+        self.connections = Connections(runtime, limits or Limits(), self._handle, self._closed)
         self._refused: dict[Endpoint, str] = {}  # the last refusal that was logged
         self._aside = Aside(runtime)
         self._reading: Counter[Endpoint] = Counter()  # registrations of each connection
         self.routes = RouteTable()
         # Views by request code, each with the number of the change that it shows.
         self._answers = EncodedAnswers(self.routes)
-        self.kv, self._order_messages = KvConfig(), order_messages
+        self.kv, self._order_messages = KvConfig(kv_file), order_messages
         self.settings = NameserverSettings()
-        whole, share = self._connections.budget, f"memoryBudgetBytes / {SHARE}"
+        whole, share = self.connections.budget, f"memoryBudgetBytes / {SHARE}"
         self._memory_of_routes = Budget(whole.limit // SHARE, f"of routes: {share}", whole)
         self._watches = Watches(Budget(whole.limit // SHARE, f"of watches: {share}", whole))
         self._telling = False
@@ -126,9 +127,7 @@ class NameServer:
             code.GET_BROKER_MEMBER_GROUP: self._member_group,
             code.BROKER_HEARTBEAT: self._heartbeat,
             code.QUERY_DATA_VERSION: self._query_version,
-            code.PUT_KV_CONFIG: self._put_kv,
             code.GET_KV_CONFIG: self._get_kv,
-            code.DELETE_KV_CONFIG: self._delete_kv,
             code.GET_KVLIST_BY_NAMESPACE: self._list_kv,
             code.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
             code.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
@@ -145,6 +144,8 @@ class NameServer:
         }
         self._controller = Controller(runtime, self.routes.addresses, hand_over)
         self._slow_handlers: dict[int, Callable[[Command, Any], Awaitable[Command]]] = {
+            code.PUT_KV_CONFIG: self._put_kv,
+            code.DELETE_KV_CONFIG: self._delete_kv,
             code.CONTROLLER_ELECT_MASTER: self._controller.elect,
             code.CONTROLLER_GET_SYNC_STATE_DATA: self._controller.sync_state,
         }
@@ -157,13 +158,14 @@ class NameServer:
         return self._listener.address
 
     async def start(self) -> None:
-        """Listen; ConfigError when the port is taken."""
-        accept = self._connections.accept
+        """Listen; ConfigError when the port is taken, StoreDamaged when `kv_file` is damaged."""
+        await self.kv.load(self._runtime)
+        accept = self.connections.accept
         self._listener = await self._runtime.listen(self._host, self._port, accept)
         supervisor = Supervisor(self._runtime, _log_failure)
         self._tasks = [
             supervisor.keep(self._scan_forever, name="nameserver-scan"),
-            supervisor.keep(self._connections.run, name="connections"),
+            supervisor.keep(self.connections.run, name="connections"),
         ]
         log.info("nameserver listens on %s", self._listener.address)
         if not is_loopback(self._listener.address):
@@ -176,7 +178,7 @@ class NameServer:
         self._tasks = []
         if self._listener is not None:
             self._listener.close()
-        self._connections.close("nameserver shuts down")
+        self.connections.close("nameserver shuts down")
 
     def _now_ms(self) -> int:
         """The clock of the route table: steady, because a step of the wall clock would expire every
@@ -400,9 +402,7 @@ class NameServer:
         order = self.kv.order_of(header.topic) if self._order_messages else None
         return command.reply(body=self._answers.route(header.topic, order))
 
-    def _cluster_info(
-        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
-    ) -> Command:
+    def _cluster_info(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
         return self._view(command, self.routes.cluster_info)
 
     def _member_group(
@@ -410,7 +410,7 @@ class NameServer:
     ) -> Command:
         return _json(command, self.routes.member_group(header.cluster, header.broker_name))
 
-    def _topics(self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader) -> Command:
+    def _topics(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
         return self._view(command, lambda: {"topicList": self.routes.topics()})
 
     def _view(self, command: Command, view: Callable[[], Any]) -> Command:
@@ -423,9 +423,7 @@ class NameServer:
         topics = self.routes.topics_by_cluster(header.cluster)
         return _json(command, {"topicList": topics})
 
-    def _system_topics(
-        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
-    ) -> Command:
+    def _system_topics(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
         return _json(command, self.routes.system_topics())
 
     def _delete_topic(
@@ -448,29 +446,29 @@ class NameServer:
 
     # -- what RocketMQ's controller answers -------------------------------------------------------
 
-    def _metadata(self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader) -> Command:
+    def _metadata(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
         return self._controller.metadata(command, self.address)
 
     # -- key-value and own configuration ---------------------------------------------------------
 
-    def _put_kv(self, endpoint: Endpoint, command: Command, header: ns.PutKeyHeader) -> Command:
+    def _put_kv(self, command: Command, header: ns.PutKeyHeader) -> Awaitable[Command]:
         self.kv.put(header.namespace, header.key, header.value)
-        self._order_changed(header)
-        return command.reply()
+        return self._kv_saved(command, header)
 
     def _get_kv(self, endpoint: Endpoint, command: Command, header: ns.KeyHeader) -> Command:
         value = self.kv.get(header.namespace, header.key)
         return command.reply(ext={"value": value})
 
-    def _delete_kv(self, endpoint: Endpoint, command: Command, header: ns.KeyHeader) -> Command:
+    def _delete_kv(self, command: Command, header: ns.KeyHeader) -> Awaitable[Command]:
         self.kv.delete(header.namespace, header.key)
-        self._order_changed(header)
-        return command.reply()
+        return self._kv_saved(command, header)
 
-    def _order_changed(self, header: ns.PutKeyHeader | ns.KeyHeader) -> None:
+    async def _kv_saved(self, command: Command, header: ns.PutKeyHeader | ns.KeyHeader) -> Command:
         if header.namespace == ORDER_TOPIC_CONFIG:
             self.routes.changed[header.key] = None
             self._tell_soon()
+        await self.kv.save(self._runtime)
+        return self._signing.sign_answer(command, command.reply())
 
     def _list_kv(self, endpoint: Endpoint, command: Command, header: ns.NamespaceHeader) -> Command:
         namespace = header.namespace
@@ -479,20 +477,18 @@ class NameServer:
             raise QueryNotFound(f"No config item, Namespace: {namespace}")
         return _json(command, {"table": table})
 
-    def _update_config(self, endpoint: Endpoint, command: Command, _: Header) -> Command:
+    def _update_config(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
         self.settings.change(endpoint.peer_address, bytes(command.body))
         return command.reply()
 
-    def _runtime_info(
-        self, endpoint: Endpoint, command: Command, _: headers.NoFieldsHeader
-    ) -> Command:
+    def _runtime_info(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
         return command.reply(body=self._figures())
 
     def _encoded_figures(self) -> bytes:
-        table = {**self._connections.status(), **self.loop_watch.status()}
+        table = {**self.connections.status(), **self.loop_watch.status()}
         return fastjson.dumps({"table": table})
 
-    def _get_config(self, endpoint: Endpoint, command: Command, _: Header) -> Command:
+    def _get_config(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
         fixed = {"bindAddress": self._host, "listenPort": self.address.rpartition(":")[2]}
         fixed["orderMessageEnable"] = str(self._order_messages).lower()
         return command.reply(body=self.settings.shown(fixed))

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 
-from saturnmq.runtime.errors import InvalidParameter, NoPermission, nearest
+from saturnmq.protocol.java_properties import changes_in
+from saturnmq.runtime.errors import InvalidParameter
 
 log = logging.getLogger(__name__)
 
 SCAN = "scanNotActiveBrokerInterval"
 SCAN_INTERVAL_MS = 5_000
 LIVE = {SCAN: (1_000, 60_000)}  # the least and the greatest value
-BODY_MAX = 1 << 16  # bytes of the settings of one request
 
 
 class NameserverSettings:
@@ -37,35 +37,16 @@ class NameserverSettings:
     def change(self, who: str, body: bytes) -> None:
         """Change settings, all or none. NoPermission: one is not in `LIVE`. InvalidParameter: a
         value is out of its bounds."""
-        changes = dict(_change(line) for line in _lines(body))
-        if not changes:
-            raise InvalidParameter("the body names no setting: send key=value")
+        texts = changes_in(body, "nameserver", LIVE)
+        changes = {key: _checked(key, text) for key, text in texts.items()}
         for key, value in changes.items():
             log.warning("%s changed %s from %d to %d", who, key, self._values[key], value)
         self._values |= changes
 
 
-def _lines(body: bytes) -> list[str]:
-    if len(body) > BODY_MAX:
-        raise InvalidParameter(f"settings of {len(body)} bytes: the limit is {BODY_MAX}")
-    try:
-        lines = [line.strip() for line in body.decode().splitlines()]
-    except UnicodeDecodeError as error:
-        raise InvalidParameter(f"the body is not UTF-8: {error}") from None
-    return [line for line in lines if line and line[0] not in "#!"]
-
-
-def _change(line: str) -> tuple[str, int]:
-    key, found, text = (part.strip() for part in line.partition("="))
-    if not found:
-        raise InvalidParameter(f"{line!r:.60} is not of the form key=value")
-    if key not in LIVE:
-        raise NoPermission(
-            f"{key} cannot be changed while the nameserver runs{nearest(key, LIVE)}; it can change "
-            f"{', '.join(LIVE)}"
-        )
+def _checked(key: str, text: str) -> int:
     least, most = LIVE[key]
     digits = text.isascii() and text.isdigit() and len(text) <= 9
     if not digits or not least <= int(text) <= most:
         raise InvalidParameter(f"{key} is {text!r:.40}; it must be a number from {least} to {most}")
-    return key, int(text)
+    return int(text)

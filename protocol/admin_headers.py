@@ -10,11 +10,6 @@ ENTRIES_MAX = 10_000  # of a queue that one answer may have
 
 
 @header
-class ToolHeader(Header):
-    """A request without fields, or one whose body has everything."""
-
-
-@header
 class ConsumeStatsHeader(Header):
     """GET_CONSUME_STATS 208."""
 
@@ -107,11 +102,4 @@ ADMIN_HEADERS: dict[RequestCode, type[Header]] = {
     _C.VIEW_BROKER_STATS_DATA: StatisticHeader,
     _C.QUERY_CONSUME_QUEUE: QueueEntriesHeader,
     _C.CONSUME_MESSAGE_DIRECTLY: ConsumeDirectlyHeader,
-    _C.GET_ALL_PRODUCER_INFO: ToolHeader,
-    _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: ToolHeader,
-    _C.UPDATE_AND_CREATE_TOPIC_LIST: ToolHeader,
-    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ToolHeader,
-    _C.UPDATE_BROKER_CONFIG: ToolHeader,
-    _C.UPDATE_CONTROLLER_CONFIG: ToolHeader,
-    _C.GET_CONTROLLER_CONFIG: ToolHeader,
 }

@@ -15,10 +15,12 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from saturnmq.runtime import forks
 from saturnmq.runtime.door import Runtime, split_address
 from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
+from saturnmq.runtime.lookout import Lookout
 
 from .remoting import (
     FLAG_RESPONSE,
@@ -36,8 +38,11 @@ RECEIVE_BUFFER = 16 * 1024
 class Channel:
     """One blocking connection to `address`."""
 
-    def __init__(self, runtime: Runtime, address: str, timeout_s: float) -> None:
-        """Raises ConnectFailed when no peer answers in `timeout_s`."""
+    def __init__(
+        self, runtime: Runtime, address: str, timeout_s: float, *, look_s: float = 0.0
+    ) -> None:
+        """Raises ConnectFailed when no peer answers in `timeout_s`. With `look_s` the thread looks
+        for an answer for so long before it sleeps (`runtime/lookout.py`)."""
         self._now = runtime.monotonic
         self.address = address
         try:
@@ -47,6 +52,11 @@ class Channel:
             raise ConnectFailed(f"no connection to {address}: {why}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
+        self._lookout: Lookout | None = None
+        if look_s:
+            readable = select.poll()
+            readable.register(self._socket, select.POLLIN)
+            self._lookout = Lookout(self._now, partial(readable.poll, 0), look_s)
         forks.register(self)
         self._timeout_s = 0.0
         self._view = memoryview(bytearray(RECEIVE_BUFFER))
@@ -148,6 +158,8 @@ class Channel:
                 self._view = larger
             if self._now() > until:
                 raise TimeoutError
+            if self._lookout is not None:
+                self._lookout.look()
             count = self._socket.recv_into(self._view[self._end :])
             if not count:
                 raise ConnectionResetError("closed by the peer")

@@ -213,6 +213,16 @@ class ResponseCode(IntEnum):
     TRANSACTION_ENDED = 390050
 
 
+STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+"""The answers to a send that say that the master has the message."""
+
 # Pull sysFlag bits (docs/internals/protocol.md 2.2).
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 1 << 1

@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from ipaddress import IPv6Address
 from itertools import chain, islice
+from typing import Protocol
 
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SystemBusy
@@ -28,7 +29,9 @@ from saturnmq.runtime.turns import Turns
 
 from .budget import Budget
 from .endpoint import Endpoint, Handler
+from .inner_endpoint import Dropped, InnerClient, InnerEndpoint
 from .limits import Limits
+from .remoting import ReadFrame, parse_frame
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +58,37 @@ def network(host: str) -> str:
     return f"{IPv6Address(int(address) >> 64 << 64)}/64"
 
 
+class Connection(Protocol):
+    """A connection as the limits see it: an Endpoint, or a connection of gRPC
+    (`gateway/http2/socket_side.py`)."""
+
+    closed: bool
+    last_received: float
+    peer_address: str
+    budget: Budget
+
+    @property
+    def unsent(self) -> int:
+        """Bytes that the socket has not taken yet."""
+        ...
+
+    def close(self, reason: str) -> None: ...
+
+    def abort(self, reason: str) -> None: ...
+
+    def unfinished_s(self, now: float) -> float: ...
+
+    def unread_s(self, now: float) -> float: ...
+
+    def held_up_s(self, now: float) -> float: ...
+
+    def excuse(self, now: float) -> None: ...
+
+    def rest(self, now: float) -> None: ...
+
+    def give_way(self) -> None: ...
+
+
 class Connections:
     """The accepted connections; `accept` makes the protocol object of a new one."""
 
@@ -64,16 +98,19 @@ class Connections:
         limits: Limits,
         handler: Handler,
         on_close: Callable[[Endpoint], None],
+        *,
+        read_frame: ReadFrame = parse_frame,
     ) -> None:
         self._runtime = runtime
         self.limits = limits
         self._handler = handler
         self._on_close = on_close
+        self._read_frame = read_frame
         self._turns = Turns(runtime)
-        self._hosts: dict[Endpoint, str] = {}
+        self._hosts: dict[Connection, str] = {}
         self._by_host: Counter[str] = Counter()
-        self._refusing: dict[Endpoint, None] = {}
-        self._sweep: Iterator[Endpoint] = iter(())
+        self._refusing: dict[Connection, None] = {}
+        self._sweep: Iterator[Connection] = iter(())
         self._next_sweep = self._next_relief = 0.0
         self._called_at = runtime.monotonic()
         self._logged_at, self._unlogged = -TELL_S, 0
@@ -91,11 +128,6 @@ class Connections:
             endpoint.close(why)
 
     def accept(self) -> Endpoint:
-        part = Budget(
-            self.budget.limit // SHARE,
-            f"of one connection: memoryBudgetBytes / {SHARE}",
-            self.budget,
-        )
         return Endpoint(
             self._runtime,
             self._handler,
@@ -103,23 +135,34 @@ class Connections:
             server=True,
             turns=self._turns,
             on_open=self._came,
-            budget=part,
+            budget=self.part(),
+            read_frame=self._read_frame,
         )
 
+    def accept_inside(
+        self, peer_address: str, client: InnerClient, on_drop: Dropped
+    ) -> InnerEndpoint:
+        """A connection of a client that is in this process, on behalf of this peer."""
+        return InnerEndpoint(
+            self._runtime,
+            self._handler,
+            peer_address,
+            client,
+            on_open=self._came,
+            on_close=self._left,
+            on_drop=on_drop,
+            budget=self.part(),
+        )
+
+    def part(self) -> Budget:
+        """The budget of one connection."""
+        name = f"of one connection: memoryBudgetBytes / {SHARE}"
+        return Budget(self.budget.limit // SHARE, name, self.budget)
+
     def _came(self, endpoint: Endpoint) -> None:
-        host = network(endpoint.peer_host)
-        limits, count = self.limits, self._by_host[host]
-        if len(self._hosts) >= limits.connections:
-            why = f"{len(self._hosts)} connections are open, the limit is maxConnections"
-        elif count >= limits.per_address:
-            why = f"{count} connections of {host} are open, the limit is maxConnectionsPerAddress"
-        else:
-            self._hosts[endpoint] = host
-            self._by_host[host] = count + 1
+        why = self.admit(endpoint)
+        if not why:
             return
-        self.refused += 1
-        why += ": close those that are not needed, or raise it"
-        self._log_some("connection of %s refused: %s", endpoint.peer_address, why)
         if len(self._refusing) >= REFUSING_MAX:
             endpoint.abort(why)
             return
@@ -128,13 +171,35 @@ class Connections:
 
     def _left(self, endpoint: Endpoint) -> None:
         self._refusing.pop(endpoint, None)
-        host = self._hosts.pop(endpoint, None)
+        if self.leave(endpoint):
+            self._on_close(endpoint)
+
+    def admit(self, connection: Connection) -> str:
+        """Count a new connection, and watch it from now on; the reason if it is refused."""
+        host = network(connection.peer_address.rpartition(":")[0])
+        limits, count = self.limits, self._by_host[host]
+        if len(self._hosts) >= limits.connections:
+            why = f"{len(self._hosts)} connections are open, the limit is maxConnections"
+        elif count >= limits.per_address:
+            why = f"{count} connections of {host} are open, the limit is maxConnectionsPerAddress"
+        else:
+            self._hosts[connection] = host
+            self._by_host[host] = count + 1
+            return ""
+        self.refused += 1
+        why += ": close those that are not needed, or raise it"
+        self._log_some("connection of %s refused: %s", connection.peer_address, why)
+        return why
+
+    def leave(self, connection: Connection) -> bool:
+        """Count it no more; whether it was counted."""
+        host = self._hosts.pop(connection, None)
         if host is None:
-            return
+            return False
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
-        self._on_close(endpoint)
+        return True
 
     # ending connections
 
@@ -159,7 +224,7 @@ class Connections:
             self._next_sweep = now + SWEEP_S
             self._sweep = chain(list(self._hosts), list(self._refusing))
 
-    def _look_at(self, endpoint: Endpoint, now: float) -> None:
+    def _look_at(self, endpoint: Connection, now: float) -> None:
         if endpoint.closed:
             return
         limits = self.limits
@@ -182,7 +247,7 @@ class Connections:
                 f"has sent nothing for {limits.idle_s:g} s (serverChannelMaxIdleTimeSeconds)",
             )
 
-    def _end(self, endpoint: Endpoint, why: str) -> None:
+    def _end(self, endpoint: Connection, why: str) -> None:
         self.ended += 1
         self._log_some("connection of %s ends: it %s", endpoint.peer_address, why)
         endpoint.abort(why)

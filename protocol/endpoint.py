@@ -1,14 +1,13 @@
 """One Remoting connection, either side of it: requests out with time-outs, requests in, responses
 both ways.
 
-Users: the client's connections, the broker's and the nameserver's listeners, a broker's connections
-to nameservers. Both sides may ask; bit 0 of a frame's flag says which table it belongs to
-(docs/internals/protocol.md 1.5).
+Users: clients, the listeners of brokers and nameservers, brokers as clients of nameservers. Both
+sides may ask; bit 0 of a frame's flag says which table it belongs to: docs/internals/protocol.md.
 
 Cost per request, in order of importance: no task and no future for a served request; the frame is
-parsed where the socket wrote it; all replies given while one read is handled leave in one write;
-time-outs of all open requests share one timer, armed for the earliest deadline and moved only by an
-earlier one.
+parsed where the socket wrote it; all that is given while one read is handled leaves in a few
+writes, so that both sides work at once; time-outs of all open requests share one timer, armed for
+the earliest deadline and moved only by an earlier one.
 
 Buffers. The body of a *request* is a view into the receive buffer and dies when the handler
 returns: a handler that keeps it copies it. The body of a *response* belongs to its receiver. It is
@@ -52,6 +51,7 @@ from .remoting import (
     MAX_FRAME,
     Body,
     Command,
+    ReadFrame,
     encode_head,
     frame_size,
     parse_frame,
@@ -73,6 +73,7 @@ SHRINK_AFTER_READS = 256
 LINGER_S = 5.0  # time for the peer of a closed connection to read the rest
 REST_S = 5.0  # after so long without traffic a connection returns its buffer
 TIMER_GRAIN_S = 0.005
+PIECES_AT_ONCE = 8  # heads and bodies in one of these writes
 REQUESTS_AT_ONCE = 100  # of one connection in one turn of a server's loop, if it has time (Turns)
 WORKS_MAX = 16  # long works for one connection; beyond it further requests wait
 
@@ -95,8 +96,9 @@ class Endpoint(asyncio.BufferedProtocol):
         turns: Turns | None = None,
         on_open: Callable[["Endpoint"], None] | None = None,
         budget: Budget | None = None,
+        read_frame: ReadFrame = parse_frame,
     ) -> None:
-        self._runtime = runtime
+        self._runtime, self._read_frame = runtime, read_frame
         self._handler = handler
         self._on_open = on_open
         self._on_close = on_close
@@ -104,8 +106,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._server = server
         self._turns = (turns or Turns(runtime)) if server else None
         self._usual_buffer = RECEIVE_BUFFER if server else LARGE_FRAME
-        self.peer_address = ""
-        self.local_address = ""
+        self.peer_address = self.local_address = ""
         self.closed = False
         self.close_reason: str | None = None
         self._halted = False  # no request is handled: closed, or the peer does not read
@@ -114,10 +115,8 @@ class Endpoint(asyncio.BufferedProtocol):
         self._write: Callable[[list[Body]], None]  # set with the transport
         self.budget = Budget(sys.maxsize, "no limit") if budget is None else budget
         self._whole = self.budget.whole or self.budget
-        self.budget.hold(FIRST_BUFFER)
-        self._view = memoryview(bytearray(FIRST_BUFFER))
-        self._start = 0
-        self._end = 0
+        self._view = _DISCARDED
+        self._start = self._end = 0
         self._small_reads = 0
         self._skip = 0  # remaining bytes of a frame that was refused
         self._unfinished_since = 0.0  # when the incoming frame began; 0: there is none
@@ -125,8 +124,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._unread = 0  # bytes that wait for the peer, as counted in the budget
         self._works = 0  # requests of the peer that are answered in steps
         self._large: memoryview | None = None  # a large frame that is coming in
-        self._large_filled = 0
-        self._opaque = 0
+        self._large_filled = self._opaque = 0
         self._open: dict[int, tuple[float, str, asyncio.Future[Command] | ResultCallback]] = {}
         self._timer: Handle | None = None
         self._timer_at = 0.0
@@ -145,6 +143,8 @@ class Endpoint(asyncio.BufferedProtocol):
         if self.closed:  # before the transport was there
             self._transport.abort()
             return
+        self.budget.hold(FIRST_BUFFER)
+        self._view = memoryview(bytearray(FIRST_BUFFER))
         self.last_received = self._unfinished_since = self._runtime.monotonic()
         if self._on_open is not None:
             self._on_open(self)
@@ -373,7 +373,7 @@ class Endpoint(asyncio.BufferedProtocol):
         busy = self.budget.overdrawn() if whole.used > whole.limit else None
         try:
             if large is not None:
-                self._receive(parse_frame(large), owned=True)
+                self._receive(self._read_frame(large), owned=True)
             while not self._halted:
                 size = frame_size(view, start, end, self._max_frame)
                 if size == 0 or start + size > end:
@@ -384,7 +384,7 @@ class Endpoint(asyncio.BufferedProtocol):
                 if turns is not None and (taken > REQUESTS_AT_ONCE or turns.is_over()):
                     self._put_off(turns)
                     break
-                command = parse_frame(view[start : start + size])
+                command = self._read_frame(view[start : start + size])
                 start += size
                 if busy is not None and not command.flag & FLAG_RESPONSE:
                     self.send(command.reply(busy.code, str(busy)), command)
@@ -564,19 +564,19 @@ class Endpoint(asyncio.BufferedProtocol):
     def _send(self, command: Command) -> None:
         if self.closed or self._transport is None:
             return
-        body_size = command.body_size
-        head = encode_head(command)
-        if len(head) + body_size - 4 > self._max_frame:
+        head = encode_head(command, body_size := command.body_size)
+        size = len(head) + body_size
+        if size - 4 > self._max_frame:
             raise MalformedFrame(
-                f"frame of {len(head) + body_size - 4} bytes for code {command.code}: the limit is "
+                f"frame of {size - 4} bytes for code {command.code}: the limit is "
                 f"{self._max_frame}; send less at once"
             )
         self._out.append(head)
         if body_size:
             self._out.append(command.body)
             self._out.extend(command.more)
-        self._out_size += len(head) + body_size
-        if not self._in_batch or self._out_size > 1 << 20:
+        self._out_size += size
+        if not self._in_batch or len(self._out) >= PIECES_AT_ONCE or self._out_size > 1 << 20:
             self._write_out()
 
     def _write_out(self) -> None:

@@ -67,19 +67,19 @@ class NoNamespace(Namespace):
         self.name = ""
 
     def wrap(self, name: str) -> str:
-        """`name`."""
+        """The same name."""
         return name
 
     def plain(self, name: str) -> str:
-        """`name`."""
+        """The same name."""
         return name
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        """`queue`."""
+        """The same queue."""
         return queue
 
     def plain_queue(self, queue: MessageQueue) -> MessageQueue:
-        """`queue`."""
+        """The same queue."""
         return queue
 
 

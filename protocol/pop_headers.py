@@ -15,11 +15,6 @@ INVISIBLE_MAX_MS = 3 * 86_400_000  # as long as RocketMQ keeps messages by defau
 
 
 @header
-class PopBodyHeader(Header):
-    """A request whose body has everything: 400, 401, 402, 200151."""
-
-
-@header
 class PopHeader(Header):
     """POP_MESSAGE 200050. A negative queue id means any queue; `initMode` 1 begins at the end of a
     queue that the group never read."""
@@ -89,13 +84,9 @@ class PollingInfoHeader(Header):
 _C = RequestCode
 
 POP_HEADERS: dict[RequestCode, type[Header]] = {
-    _C.QUERY_ASSIGNMENT: PopBodyHeader,
-    _C.SET_MESSAGE_REQUEST_MODE: PopBodyHeader,
-    _C.GET_ALL_MESSAGE_REQUEST_MODE: PopBodyHeader,
     _C.POP_MESSAGE: PopHeader,
     _C.PEEK_MESSAGE: PeekHeader,
     _C.ACK_MESSAGE: AckHeader,
-    _C.BATCH_ACK_MESSAGE: PopBodyHeader,
     _C.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleHeader,
     _C.NOTIFICATION: NotificationHeader,
     _C.POLLING_INFO: PollingInfoHeader,

@@ -81,12 +81,11 @@ DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
 ENDING = "SATURN_ENDING"  # ours: broker/transactions/endings.py
 RESTORED_FROM = "RESTORED_FROM"  # ours: side file and log offset; client/admin/restoring.py
 
+DELAYING = (DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+"""With one of these a producer asks for delivery at a later time."""
 TRAVELS_ALONE = frozenset(
     {
-        DELAY,
-        TIMER_DELAY_SEC,
-        TIMER_DELAY_MS,
-        TIMER_DELIVER_MS,
+        *DELAYING,
         TRAN_MSG,
         CORRELATION_ID,  # of a request and of a reply: both need what the broker adds to a single
         POP_CK,  # of a popped message that is sent on: the broker takes it out of a single

@@ -14,7 +14,7 @@ _COLD = "a read of old messages waits in a thread of its own, so no group is slo
 _ROCKSDB = "tables and queues are files of RocketMQ's default format; there is no RocksDB"
 _CONTAINER = "a process is one broker; start or stop it with `saturnmq broker`"
 
-REASONS: dict[RequestCode, str] = {
+REASONS: dict[int, str] = {
     _C.RESUME_CHECK_HALF_MESSAGE: "an expired transaction is not asked about again; send its "
     "message from TRANS_CHECK_MAX_TIME_TOPIC",
     _C.UPDATE_AND_GET_GROUP_FORBIDDEN: "a group is forbidden one topic by nothing; "
@@ -49,11 +49,7 @@ REASONS: dict[RequestCode, str] = {
 
 def refusal(code: int) -> str:
     """The remark of the answer to a request that a server does not serve."""
-    try:
-        known = RequestCode(code)
-    except ValueError:
-        return f" request type {code} not supported"
-    reason = REASONS.get(known)
+    reason = REASONS.get(code)
     if reason is None:
-        return f" request type {code} not supported"
-    return f"{known.name} ({code}) is not supported: {reason}"
+        return f" request type {code} not supported"  # RocketMQ's text
+    return f"{RequestCode(code).name} ({code}) is not supported: {reason}"

@@ -17,7 +17,7 @@ that one connection.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -135,8 +135,14 @@ class Command:
         )
 
 
-def encode_head(command: Command) -> bytes:
+ReadFrame = Callable[[memoryview], Command]
+"""Makes a command of a whole frame, as `parse_frame` does."""
+
+
+def encode_head(command: Command, body_size: int | None = None) -> bytes:
     """Everything before the body: length, header length, JSON header."""
+    if body_size is None:
+        body_size = command.body_size
     header: dict[str, _HeaderValue] = {
         "code": command.code,
         "extFields": command.ext,
@@ -149,7 +155,7 @@ def encode_head(command: Command) -> bytes:
     if command.remark is not None:
         header["remark"] = command.remark
     data = orjson.dumps(header)
-    return _PREFIX.pack(4 + len(data) + command.body_size, len(data)) + data
+    return _PREFIX.pack(4 + len(data) + body_size, len(data)) + data
 
 
 def encode(command: Command) -> list[Body]:

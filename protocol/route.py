@@ -201,6 +201,15 @@ def deposed_of(cluster: Mapping[str, Any]) -> dict[str, list[str]]:
     return {str(name): checked.texts(table, name) for name in table}
 
 
+ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
+"""The namespace of nameservers with the `orderTopicConf` of each ordered topic."""
+
+
+def order_conf(queues: Mapping[str, int]) -> str:
+    """The `orderTopicConf` with these numbers of queues, by broker name."""
+    return ";".join(f"{name}:{count}" for name, count in queues.items())
+
+
 def order_queues(conf: str) -> dict[str, int]:
     """The numbers of queues in an `orderTopicConf`, by broker name. MalformedFrame: an item of it
     is none."""

@@ -44,7 +44,8 @@ class TraceKind(enum.Enum):
 
 
 class TracedType(enum.IntEnum):
-    """The type of a message in a record, of those that our producers write; 4 is in order."""
+    """The type of a message in a record: those that our producers write. RocketMQ's 4 is a message
+    of an ordered topic."""
 
     NORMAL = 0
     HALF = 1
@@ -53,7 +54,8 @@ class TracedType(enum.IntEnum):
 
 
 class ContextCode(enum.IntEnum):
-    """How a listener ended, of those that our consumers write; 1 is too late, 3 with null."""
+    """How a listener ended: the ends that our consumers write. RocketMQ has two more: it took too
+    long, 1, and it returned null, 3."""
 
     SUCCESS = 0
     EXCEPTION = 2

@@ -60,6 +60,18 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
+class Alarm(Protocol):
+    """A timer for fractions of a millisecond."""
+
+    def set(self, seconds: float) -> None:
+        """Ring once, so much later; only when it is not set."""
+        ...
+
+    def close(self) -> None:
+        """Do not ring any more."""
+        ...
+
+
 class Workers(Protocol):
     """Threads that belong to one owner: a hanging call holds up only its owner."""
 
@@ -98,6 +110,14 @@ class Runtime(Protocol):
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any) -> Handle: ...
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Handle: ...
+
+    def alarm(self, ring: Callable[[], None]) -> Alarm:
+        """A timer that is finer than `call_later`, and costs a file; for whoever sets it often."""
+        ...
+
+    def stay_awake(self, seconds: float) -> None:
+        """More input is about to come: for so long the loop need not sleep. See `lookout.py`."""
+        ...
 
     def create_future(self) -> "asyncio.Future[Any]": ...
 

@@ -25,6 +25,7 @@ from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from . import forks
+from .alarm import FineAlarm
 from .door import (
     Buffer,
     Handle,
@@ -35,6 +36,7 @@ from .door import (
     join_address,
 )
 from .errors import ConfigError, ConnectFailed
+from .lookout import LoopLookout
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -186,6 +188,7 @@ class NativeRuntime:
         # By the protocol object, while that lives.
         self._sockets: WeakKeyDictionary[object, forks.Socket] = WeakKeyDictionary()
         self._forked = False
+        self._lookout: LoopLookout | None = None
         self._spare = SpareDescriptors()
         forks.register(self)
 
@@ -244,8 +247,16 @@ class NativeRuntime:
         if not self._forked:
             callback(*args)
 
+    def alarm(self, ring: Callable[[], None]) -> FineAlarm:
+        return FineAlarm(self.loop, lambda: self._in_time(ring))
+
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> Handle:
         return self.loop.call_soon(callback, *args)
+
+    def stay_awake(self, seconds: float) -> None:
+        if self._lookout is None:
+            self._lookout = LoopLookout(time.monotonic, self.loop.call_soon)
+        self._lookout.heard(seconds)
 
     def create_future(self) -> asyncio.Future[Any]:
         return self.loop.create_future()
@@ -362,8 +373,12 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 ENDS = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run(main: Callable[[NativeRuntime], Coroutine[Any, Any, T]]) -> T:
+def run(
+    main: Callable[[NativeRuntime], Coroutine[Any, Any, T]],
+    make: Callable[..., NativeRuntime] = NativeRuntime,
+) -> T:
     """Run `main(runtime)` to its end; a dead background task ends it with that task's error.
+    `make` is the runtime's class.
 
     A Python handler of SIGTERM or SIGHUP that was set before is called when `main` has been
     cancelled and has unwound: an exception that it raised in the middle of a callback would be
@@ -381,7 +396,7 @@ def run(main: Callable[[NativeRuntime], Coroutine[Any, Any, T]]) -> T:
             if not fatal.done():
                 fatal.set_exception(error)
 
-        runtime = NativeRuntime(on_fatal=on_fatal)
+        runtime = make(on_fatal=on_fatal)
         work = asyncio.ensure_future(main(runtime))
 
         def end(number: int) -> None:

@@ -36,6 +36,8 @@ CALLED_BY_US = {
     "server_requests": ("ConsumerHandler", "ConsumerRequests"),
     "consumer.membership": ("RebalanceMember",),
 }
+# What a method may answer without a visit to the loop: the loop is asked when this is empty.
+AT_HAND = {"PullConsumer.poll": "round.give(max_messages)"}
 INTERNAL_PARAMETERS = ("core", "runtime", "files")
 LIFE = ("start", "close")  # the Facade has them; a face adds what the asynchronous class says
 
@@ -155,6 +157,8 @@ class Face:
         waits = isinstance(node, ast.AsyncFunctionDef)
         there = f"lambda: {call}" if arguments else call.removesuffix("()")
         call = f"self._wait({call})" if waits else f"self._call({there})"
+        if at_hand := AT_HAND.get(f"{self._source.name}.{node.name}"):
+            call = f"self._target.{at_hand} or {call}"
         call = call if returns == "None" else f"return {call}"
         return self._method(node, parameters, returns, call)
 

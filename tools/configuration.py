@@ -103,6 +103,7 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "retry_unless_stored": "retryAnotherBrokerWhenNotStoreOK",
         "batch_bytes": "batchMaxBytes",
         "buffer_bytes": "totalBatchMaxBytes",
+        "linger": "batchMaxDelayMs",
         "max_message_bytes": "maxMessageSize",
         "compress_above": "compressMsgBodyOverHowmuch",
         "trace": "enableTrace, traceTopic",

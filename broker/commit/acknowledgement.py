@@ -38,6 +38,8 @@ class Acknowledgement:
             if not endpoint.closed:
                 endpoint.send(reply)
             return
+        if not len(c.ledger):
+            c.push()  # it is alone: the slaves need not wait for the end of the turn
         c.ledger.add(end, c.runtime.monotonic() + self._timeout_s(), endpoint, reply)
 
     def _timeout_s(self) -> float:

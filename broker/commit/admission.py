@@ -7,7 +7,7 @@ out of range 29. The topic's own write bit is not looked at: clients do that, th
 
 from __future__ import annotations
 
-from saturnmq.broker.context import Context, check_permission
+from saturnmq.broker.context import REJECTED, Context, check_permission
 from saturnmq.broker.tables.attributes import check_kept
 from saturnmq.broker.tables.topics import WRITE, Topic
 from saturnmq.protocol.ids import encode_address
@@ -32,11 +32,8 @@ class Admission:
     def check_ready(self) -> None:
         """Check that this node takes messages now; a SaturnError says why it does not."""
         c = self._c
-        refusal = c.role.refuses(c.runtime.monotonic())
-        if refusal:
-            raise SystemBusy(f"[REJECTREQUEST]{refusal}; send to the master")
-        if refusal := c.unelected():
-            raise SystemBusy(f"[REJECTREQUEST]{refusal}; send to the master")
+        if refusal := c.role.refuses(c.runtime.monotonic()) or c.unelected():
+            raise SystemBusy(f"{REJECTED}{refusal}; send to the master")
         if c.role.required > 1 and c.copies_in_sync() < c.config.min_in_sync_replicas:
             raise InSyncReplicasNotEnough(
                 f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{c.copies_in_sync()} copies are in sync, "

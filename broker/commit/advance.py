@@ -22,7 +22,7 @@ slave it is the position that the master sends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.replication.role import State
@@ -46,7 +46,8 @@ class WatermarkAdvancer:
         self.stopped = False
         self.damaged = ""  # why dispatch stands still
         self.on_append: list[Callable[[], None]] = []
-        self.on_arrivals: list[Callable[[int, Iterable[Arrival]], None]] = []
+        self.on_arrivals: list[Callable[[int, Sequence[Arrival]], None]] = []
+        self.on_topic: dict[str, list[Callable[[Arrival], None]]] = {}
         self.on_visible: list[Callable[[], None]] = []
         self.is_awaited: Callable[[], bool] = lambda: True  # a client waits for new entries
 
@@ -94,6 +95,8 @@ class WatermarkAdvancer:
         before."""
         marks = self._store.watermarks
         before = marks.dispatched
+        if before == marks.appended:
+            return
         self._catch_up()
         if marks.dispatched > before and self._due is None:
             self._schedule()
@@ -122,10 +125,14 @@ class WatermarkAdvancer:
         self.tell(arrivals)
 
     def tell(self, arrivals: Sequence[Arrival]) -> None:
-        """Tell all listeners of new queue entries."""
+        """Tell all listeners of new queue entries, those of a topic of its entries."""
         if arrivals:
+            dispatched = self._store.watermarks.dispatched
             for hear in self.on_arrivals:
-                hear(self._store.watermarks.dispatched, arrivals)
+                hear(dispatched, arrivals)
+            for arrival in arrivals:
+                for hear_topic in self.on_topic.get(arrival.topic, ()):
+                    hear_topic(arrival)
 
 
 def confirm(c: Context) -> None:

@@ -16,28 +16,21 @@ is 13 for both.
 
 from __future__ import annotations
 
-from saturnmq.broker.tables.attributes import (
-    DELAY,
-    FIFO,
-    MESSAGE_TYPE,
-    MIXED,
-    NORMAL,
-    TRANSACTION,
-)
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.protocol.batch import iterate_batch
-from saturnmq.protocol.properties import find_in_text
+from saturnmq.protocol.message_types import DELAY, FIFO, MESSAGE_TYPE, MIXED, NORMAL, TRANSACTION
+from saturnmq.protocol.properties import DELAYING, find_in_text
 from saturnmq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX
 from saturnmq.runtime.errors import MessageIllegal
 
-_TIMES = ("DELAY\x01", "TIMER_DELIVER_MS\x01", "TIMER_DELAY_SEC\x01", "TIMER_DELAY_MS\x01")
+_DELAYING = tuple(f"{name}\x01" for name in DELAYING)
 
 
 def type_of(properties: str) -> str:
     """The type of a message with this properties field."""
     if find_in_text(properties, "TRAN_MSG\x01").lower() == "true":
         return TRANSACTION
-    if any(find_in_text(properties, name) for name in _TIMES):
+    if any(find_in_text(properties, name) for name in _DELAYING):
         return DELAY
     return FIFO if find_in_text(properties, "__SHARDINGKEY\x01") else NORMAL
 

@@ -31,7 +31,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker.commit.copies import CopyWriter
@@ -221,14 +221,12 @@ class DelayService(ProgressTable[int]):
 
     # delivery
 
-    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+    def arrived(self, arrival: Arrival) -> None:
         """Note new messages of the schedule topic, which wait from now on."""
-        for arrival in arrivals:
-            if arrival.topic == SCHEDULE_TOPIC:
-                now = self._runtime.monotonic()
-                if self._waits_of(arrival.queue_id + 1).came(arrival.max_offset, now):
-                    self.mark_dirty()
-                self._arrived.set()
+        now = self._runtime.monotonic()
+        if self._waits_of(arrival.queue_id + 1).came(arrival.max_offset, now):
+            self.mark_dirty()
+        self._arrived.set()
 
     async def run(self) -> None:
         self.begin()

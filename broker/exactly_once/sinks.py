@@ -18,13 +18,12 @@ nothing for `EXPIRY_MS` is forgotten.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from saturnmq.broker.tables.table_persistence import Document, Saveable
 from saturnmq.protocol import checked
-from saturnmq.protocol.topics import GROUPS_TOPIC
 from saturnmq.runtime.errors import MalformedFrame
 from saturnmq.store.message_store import Arrival, Marker, MessageStore
 
@@ -175,10 +174,9 @@ class SinkTable(Saveable):
 
     # learning
 
-    def arrived(self, _: int, arrivals: Iterable[Arrival]) -> None:
-        """Take the markers among new messages."""
-        if any(arrival.topic == GROUPS_TOPIC for arrival in arrivals):
-            self.catch_up()
+    def arrived(self, _: Arrival) -> None:
+        """Take new markers."""
+        self.catch_up()
 
     def catch_up(self) -> None:
         """Take every marker that is dispatched."""

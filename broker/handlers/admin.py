@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, TypeVar
 
 from saturnmq.broker import bodies
-from saturnmq.broker.context import Context, answer, answer_failure
+from saturnmq.broker.context import Context, answer, answer_failure, check_master
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.queue_facts import QueueFacts
@@ -29,7 +29,7 @@ from saturnmq.broker.tables.table_persistence import (
 )
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.service import TimerService
-from saturnmq.protocol import admin_headers, fastjson, headers
+from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
@@ -37,7 +37,6 @@ from saturnmq.protocol.topics import check_topic, dlq_topic, retry_topic
 from saturnmq.runtime.errors import (
     GroupNotExist,
     InvalidParameter,
-    SystemBusy,
     SystemError_,
     UnsupportedRequest,
 )
@@ -123,51 +122,42 @@ class AdminService:
             ) from error
         await self._saved(self._offsets, *changed)
 
-    def _writable(self) -> None:
-        refusal = self._role.refuses(self._runtime.monotonic())
-        if refusal:
-            raise SystemBusy(f"{refusal}; ask the master")
-
     # topics
 
     def on_create_topic(
         self, endpoint: Endpoint, request: Command, header: headers.CreateTopicHeader
     ) -> None:
-        self._writable()
-        topic = self._new_topic(header)
-        self._topics.make_room(topic)
-        self._topics.put(topic)
+        check_master(self._c)
+        self._set_topic(self._new_topic(header))
         self._answer_behind(endpoint, request, self._saved(self._topics))
 
     def on_create_topics(
-        self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
         """18: several at once. If there is no room for one, those before it are made."""
 
-        def put(topic: Topic) -> None:
-            self._topics.make_room(topic)
-            self._topics.put(topic)
-
         def take(asked: list[headers.CreateTopicHeader]) -> None:
-            work = self._each(asked, self._new_topic, put)
+            work = self._make_all(asked, self._new_topic, self._set_topic)
             self._answer_behind(endpoint, request, self._put_all(work, self._topics))
 
         slices.read_body(self._c, endpoint, request, bodies.topics, take)
 
-    def _each(self, asked: list[T], made: Callable[[T], R], put: Callable[[R], None]) -> Putting:
-        """Make something of each, and put all if that worked, in steps."""
-        found: list[R] = []
+    def _make_all(
+        self, asked: list[T], make: Callable[[T], R], put: Callable[[R], None]
+    ) -> Putting:
+        """Make what is asked for, and put it all into its table if all could be made, in steps."""
+        made: list[R] = []
         for start in range(0, len(asked), LISTED):
-            found += map(made, asked[start : start + LISTED])
+            made += map(make, asked[start : start + LISTED])
             yield
-        for start in range(0, len(found), LISTED):
-            self._writable()
-            for each in found[start : start + LISTED]:
+        for start in range(0, len(made), LISTED):
+            check_master(self._c)
+            for each in made[start : start + LISTED]:
                 put(each)
             yield
 
     async def _put_all(self, work: Putting, table: Saveable) -> None:
-        self._writable()
+        check_master(self._c)
         await self._c.steps.run(work)
         await self._saved(table)
 
@@ -192,6 +182,10 @@ class AdminService:
             attributes,
         )
 
+    def _set_topic(self, topic: Topic) -> None:
+        self._topics.make_room(topic)
+        self._topics.put(topic)
+
     def on_create_static_topic(self, _: Endpoint, __: Command, header: headers.TopicHeader) -> None:
         """513: queues with numbers of their own, spread over brokers, are RocketMQ's alone."""
         raise UnsupportedRequest(
@@ -209,7 +203,7 @@ class AdminService:
             # mqadmin asks slaves, too: after its master's deletion the slave copies the tables.
             self._answer_behind(endpoint, request, self._copy_tables())
             return
-        self._writable()
+        check_master(self._c)
         self._answer_behind(endpoint, request, self._deleted(self._deletion.delete([name])))
 
     def on_clean_unused(
@@ -219,7 +213,7 @@ class AdminService:
         if self._role.state is State.SLAVE:  # as with a topic: mqadmin asks every node
             self._answer_behind(endpoint, request, self._copy_tables())
             return
-        self._writable()
+        check_master(self._c)
         topics = {topic for topic, _, _ in self._store.last_entries()}
         unused = sorted(topic for topic in topics if self._topics.get(topic) is None)
         self._answer_behind(endpoint, request, self._deleted(self._deletion.delete(unused)))
@@ -258,31 +252,29 @@ class AdminService:
     def on_create_group(
         self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
-        self._writable()
-        group = self._groups.changed(*bodies.group(request))
-        self._groups.make_room(group)
-        self._groups.put(group)
+        check_master(self._c)
+        self._set_group(self._groups.changed(*bodies.group(request)))
         self._answer_behind(endpoint, request, self._saved(self._groups))
 
     def on_create_groups(
-        self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
         """225: several at once. If there is no room for one, those before it are made."""
 
-        def put(group: SubscriptionGroup) -> None:
-            self._groups.make_room(group)
-            self._groups.put(group)
-
         def take(asked: list[tuple[str, dict[str, Any]]]) -> None:
-            work = self._each(asked, lambda each: self._groups.changed(*each), put)
+            work = self._make_all(asked, lambda each: self._groups.changed(*each), self._set_group)
             self._answer_behind(endpoint, request, self._put_all(work, self._groups))
 
         slices.read_body(self._c, endpoint, request, bodies.groups, take)
 
+    def _set_group(self, group: SubscriptionGroup) -> None:
+        self._groups.make_room(group)
+        self._groups.put(group)
+
     def on_delete_group(
         self, endpoint: Endpoint, request: Command, header: headers.DeleteGroupHeader
     ) -> None:
-        self._writable()
+        check_master(self._c)
         name = header.group
         self._groups.delete(name)
         self._forget_pops(name)
@@ -326,11 +318,10 @@ class AdminService:
     def on_all_topics(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
-        if self._unchanged(endpoint, request, header, self._topics):
-            return
-
-        count = {"totalTopicNum": str(len(self._topics))}
-        self._answer_table(endpoint, request, self._topics, self._encoded_topics, count)
+        topics = self._topics
+        if not self._unchanged(endpoint, request, header, topics):
+            count = {"totalTopicNum": str(len(topics))}
+            self._answer_table(endpoint, request, topics, self._encoded_topics, count)
 
     def on_all_groups(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader

@@ -26,6 +26,9 @@ class ArrivalNotes(Generic[K]):
             keys |= self._notes.pop()[1]
         self._notes.append((dispatched, keys))
 
+    def __bool__(self) -> bool:
+        return bool(self._notes)
+
     def take(self, visible: int) -> Iterator[K]:
         """The keys of entries that are visible now; each is forgotten with this."""
         while self._notes and self._notes[0][0] <= visible:

@@ -15,15 +15,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from saturnmq.broker import bodies
-from saturnmq.broker.context import Context, answer, answer_failure
-from saturnmq.broker.handlers.membership import mq_json
+from saturnmq.broker.context import REJECTED, Context, answer, answer_failure, check_master
 from saturnmq.broker.pop.assignment import STRATEGIES, assigned
 from saturnmq.broker.tables.clients import BROADCASTING
 from saturnmq.broker.tables.request_modes import PULL, RequestMode
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.headers import NoFieldsHeader
 from saturnmq.protocol.message import MessageQueue
-from saturnmq.protocol.pop_headers import PopBodyHeader
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.protocol.topics import RETRY_PREFIX
@@ -52,7 +51,7 @@ class AssignmentRequests:
         self._save = save
         self._routes: dict[str, tuple[float, TopicRoute | None]] = {}
 
-    def on_query(self, endpoint: Endpoint, request: Command, _: PopBodyHeader) -> None:
+    def on_query(self, endpoint: Endpoint, request: Command, _: NoFieldsHeader) -> None:
         asked = bodies.assignment_question(request)
         if asked.strategy not in STRATEGIES:
             raise InvalidParameter(
@@ -82,7 +81,7 @@ class AssignmentRequests:
             queues = assigned(mode, asked.strategy, asked.client_id, queues, online.client_ids())
         return [
             {
-                "messageQueue": mq_json(queue),
+                "messageQueue": fastjson.mq_json(queue),
                 "mode": mode.mode if asked.message_model != BROADCASTING else PULL,
             }
             for queue in queues
@@ -116,10 +115,9 @@ class AssignmentRequests:
             self._routes[topic] = now, route
         return route
 
-    def on_set_mode(self, endpoint: Endpoint, request: Command, _: PopBodyHeader) -> None:
+    def on_set_mode(self, endpoint: Endpoint, request: Command, _: NoFieldsHeader) -> None:
         c = self._c
-        if refusal := c.role.refuses(c.runtime.monotonic()):
-            raise SystemBusy(f"[REJECTREQUEST]{refusal}; ask the master")
+        check_master(c, REJECTED)
         group_name, topic, mode = bodies.request_mode(request)
         if topic.startswith(RETRY_PREFIX):
             raise NoPermission("retry topic is not allowed to set mode")
@@ -138,7 +136,7 @@ class AssignmentRequests:
 
         c.runtime.spawn(answer_failure(c, endpoint, request, save()), name="request-mode")
 
-    def on_modes(self, endpoint: Endpoint, request: Command, _: PopBodyHeader) -> None:
+    def on_modes(self, endpoint: Endpoint, request: Command, _: NoFieldsHeader) -> None:
         table: dict[str, dict[str, Any]] = {}
         for group in self._c.groups:
             for topic, mode in group.request_modes.items():

@@ -7,13 +7,13 @@ is the answer.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.protocol import admin_headers, checked, fastjson, headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.ids import decode_message_id
+from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import (
     ConsumerNotOnline,
@@ -130,19 +130,17 @@ class ClientQuestions:
 
     async def _offsets_at(
         self, consumer: Endpoint, client_id: str, header: admin_headers.ConsumerStatusHeader
-    ) -> dict[tuple[str, str, int], Any]:
+    ) -> dict[MessageQueue, int]:
         ext = {"topic": header.topic, "group": header.group}
         question = Command.request(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, ext)
         told = await _ask(consumer, client_id, question)
         if told.code:
             raise SystemError_(f"{client_id} answers {told.code}: {told.remark}")
         table = checked.table(checked.document(told.body), "messageQueueTable")
-        found = {}
-        for key, offset in table.items():
-            queue = checked.as_queue(key)
-            place = queue.topic, queue.broker_name, queue.queue_id
-            found[place] = checked.as_integer(offset, "an offset", least=-1)
-        return found
+        return {
+            checked.as_queue(key): checked.as_integer(offset, "an offset", least=-1)
+            for key, offset in table.items()
+        }
 
 
 async def _ask(consumer: Endpoint, client_id: str, question: Command) -> Command:

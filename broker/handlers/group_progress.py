@@ -14,7 +14,7 @@ from saturnmq.protocol import admin_headers, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 
-Progress = dict[tuple[str, str, int], dict[str, int]]
+Progress = dict[fastjson.MqKey, dict[str, int]]
 
 
 class GroupProgress:
@@ -142,11 +142,7 @@ class GroupProgress:
         first = facts.time_of(topic, queue_id, low)
         waiting = facts.time_of(topic, queue_id, max(consumed, low)) if consumed < high else 0
         return {
-            "messageQueue": {
-                "brokerName": self._c.config.broker_name,
-                "queueId": queue_id,
-                "topic": topic,
-            },
+            "messageQueue": fastjson.mq_json(facts.key(topic, queue_id)),
             "minTimeStamp": first,
             "maxTimeStamp": facts.time_of(topic, queue_id, high - 1),
             "consumeTimeStamp": facts.time_of(topic, queue_id, consumed - 1) or first,

@@ -7,6 +7,7 @@ from typing import Any
 
 from saturnmq.broker.context import Context, answer
 from saturnmq.broker.handlers import slices
+from saturnmq.broker.handlers.queue_facts import QueueFacts
 from saturnmq.protocol import admin_headers, checked, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
@@ -20,9 +21,10 @@ TOPICS = 2000  # of 305 in one step
 class InspectionService:
     def __init__(self, context: Context) -> None:
         self._c = context
+        self._facts = QueueFacts(context)
 
     def on_system_topics(
-        self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
         topics = self._c.topics
 
@@ -55,7 +57,7 @@ class InspectionService:
         store = c.store
         if queue_id not in store.queue_ids(topic):
             raise SystemError_(f"{queue_id}@{topic} is not exist!")
-        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        low, high = self._facts.bounds(topic, queue_id)
         if not low <= header.index <= high:
             raise InvalidParameter(
                 f"index {header.index} is outside queue {queue_id} of {topic}, whose entries are "
@@ -80,7 +82,7 @@ class InspectionService:
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(body)))
 
     def on_all_producers(
-        self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader
+        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
     ) -> None:
         """328: the connected producers by group."""
         slices.answer_with(self._c, endpoint, request, self._producers(request))

@@ -11,22 +11,21 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Mapping
 from typing import Any
 
-from saturnmq.broker.config import LIVE, BrokerConfig, properties, values_of
+from saturnmq.broker.config import LIVE, BrokerConfig, values_of
 from saturnmq.broker.context import Context, answer
 from saturnmq.broker.tables.topics import INHERIT, READ, WRITE
-from saturnmq.protocol import admin_headers, fastjson, headers
+from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.java_properties import changes_in
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
-from saturnmq.runtime.errors import ConfigError, InvalidParameter, NoPermission, nearest
+from saturnmq.runtime.errors import ConfigError, InvalidParameter
 
 log = logging.getLogger(__name__)
 
 HIDDEN = "******"  # instead of a secret
-BODY_MAX = 1 << 16  # bytes of the settings of one request
 
 
 class SettingsService:
@@ -45,9 +44,9 @@ class SettingsService:
         body = "\n".join(sorted(lines)).encode() + b"\n"
         answer(endpoint, request, request.reply(0, ext=ext, body=body))
 
-    def on_change(self, endpoint: Endpoint, request: Command, _: admin_headers.ToolHeader) -> None:
+    def on_change(self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader) -> None:
         """25: change settings, all or none. NoPermission: one is not `live`."""
-        changes = _changes(bytes(request.body))
+        changes = changes_in(bytes(request.body), "broker", LIVE)
         before = self._c.config
         try:
             values = values_of(changes)
@@ -76,25 +75,6 @@ class SettingsService:
             c.topics.ensure(AUTO_CREATE_TOPIC, after.default_topic_queues, INHERIT | READ | WRITE)
         if after.permission != before.permission:
             c.topics.permissions_changed()
-
-
-def _changes(body: bytes) -> Mapping[str, str]:
-    """The settings in a request's body, which may all be changed."""
-    if len(body) > BODY_MAX:
-        raise InvalidParameter(f"settings of {len(body)} bytes: the limit is {BODY_MAX}")
-    try:
-        changes = properties(body.decode())
-    except (ConfigError, UnicodeDecodeError) as error:
-        raise InvalidParameter(f"the body holds no settings: {error}") from None
-    if not changes:
-        raise InvalidParameter("the body names no setting: send key=value")
-    for key in changes:
-        if key not in LIVE:
-            raise NoPermission(
-                f"{key} cannot be changed while the broker runs{nearest(key, LIVE)}; it can change "
-                f"{', '.join(sorted(LIVE))}"
-            )
-    return changes
 
 
 def _property(value: Any) -> str:

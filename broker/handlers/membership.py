@@ -18,7 +18,6 @@ from saturnmq.broker.tables.table_memory import LOCK, MEMBER
 from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import retry_topic
@@ -144,7 +143,7 @@ class MembershipService:
             if new:
                 self._c.tables.take(LOCK * new, f"a lock of {new} queues")
             granted = self._locks.lock(asked.group, asked.client_id, asked.queues, now)
-            body = fastjson.dumps({"lockOKMQSet": [mq_json(q) for q in granted]})
+            body = fastjson.dumps({"lockOKMQSet": [fastjson.mq_json(q) for q in granted]})
             answer(endpoint, request, request.reply(0, body=body))
 
         slices.read_body(self._c, endpoint, request, bodies.locks, take)
@@ -181,10 +180,6 @@ def _tell(group: str, members: Iterable[Endpoint]) -> None:
         endpoint.oneway(
             Command.request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
         )
-
-
-def mq_json(queue: MessageQueue) -> dict[str, Any]:
-    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
 
 
 def _connections(members: dict[Endpoint, ConsumerMember]) -> list[dict[str, Any]]:

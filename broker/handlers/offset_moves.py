@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 
-from saturnmq.broker.context import Context, answer, answer_failure
+from saturnmq.broker.context import Context, answer, answer_failure, check_master
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.queue_facts import QueueFacts
 from saturnmq.broker.tables.lost_offsets import check_queue
@@ -22,7 +22,6 @@ from saturnmq.runtime.errors import (
     GroupNotExist,
     InvalidParameter,
     QueryNotFound,
-    SystemBusy,
 )
 
 RESET = 32  # queues in one step: each of them may be searched for a time
@@ -51,7 +50,7 @@ class OffsetMoves:
     ) -> None:
         """222: set a group's offsets in a topic to a time (-1 is the end), or in one queue to a
         number. InvalidParameter: that number lies outside the queue."""
-        self._check_writable()
+        check_master(self._c)
         topic, group = self._facts.topic(header.topic), header.group
         self._check_group(group)
         if header.queue_id >= 0:
@@ -93,7 +92,7 @@ class OffsetMoves:
     ) -> None:
         """314: give a group the offsets of another one, in one topic or in all but those of
         retries, which are each group's own. QueryNotFound: the other group has none there."""
-        self._check_writable()
+        check_master(self._c)
         source, target = header.source, header.target
         self._check_group(target)
         if source == target:
@@ -101,8 +100,10 @@ class OffsetMoves:
         self._move(endpoint, request, target, self._cloned(header))
 
     def _cloned(self, header: admin_headers.CloneOffsetsHeader) -> Goals:
-        source, topics = header.source, [header.topic or ""]
-        if not header.topic:
+        source = header.source
+        if header.topic:
+            topics = [header.topic]
+        else:
             found_in = yield from self._offsets.topics_of(source)
             topics = [topic for topic in found_in if not topic.startswith(RETRY_PREFIX)]
         online = self._c.clients.consumer_group(source)
@@ -114,14 +115,9 @@ class OffsetMoves:
             if offset is not None:
                 found.append((topic.name, queue_id, offset))
         if not found:
-            where = "any topic" if header.topic is None else f"topic {header.topic}"
+            where = f"topic {header.topic}" if header.topic else "any topic"
             raise QueryNotFound(f"group {source} has no offset in {where} on this broker")
         return found
-
-    def _check_writable(self) -> None:
-        refusal = self._c.role.refuses(self._c.runtime.monotonic())
-        if refusal:
-            raise SystemBusy(f"{refusal}; ask the master")
 
     def _check_group(self, group: str) -> None:
         if self._c.groups.get(group) is None:

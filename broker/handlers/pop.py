@@ -24,16 +24,23 @@ from typing import Any
 
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
-from saturnmq.broker.context import Context, answer, answer_failure, cached, check_permission
+from saturnmq.broker.context import (
+    REJECTED,
+    Context,
+    answer,
+    answer_failure,
+    cached,
+    check_permission,
+)
 from saturnmq.broker.handlers.arrival_notes import ArrivalNotes
 from saturnmq.broker.handlers.held_pulls import HeldPulls
 from saturnmq.broker.handlers.subscriptions import check_enabled, reading_group
-from saturnmq.broker.pop.handles import ORDERED, kind_of, topic_of_kind
 from saturnmq.broker.pop.orders import PopOrder, Popped
 from saturnmq.broker.pop.service import PopService
 from saturnmq.broker.tables.topics import READ
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.pop_handle import ORDERED, kind_of, topic_of_kind
 from saturnmq.protocol.pop_headers import (
     NotificationHeader,
     PeekHeader,
@@ -272,6 +279,8 @@ class PopRequests:
 
     def wake(self) -> None:
         """Answer requests whose messages became visible."""
+        if not self._arrived:
+            return
         for topic in self._arrived.take(self._c.visible):
             for group in list(self._groups.get(topic, ())):
                 self._wake(topic, group)
@@ -358,7 +367,7 @@ class PopRequests:
         for held in list(self.held.take_all()):
             self.held.forget(held)
             if not held.endpoint.closed:
-                busy = SystemBusy("[REJECTREQUEST]this node is no master any more; ask the master")
+                busy = SystemBusy(f"{REJECTED}this node is no master any more; ask the master")
                 answer(held.endpoint, held.request, held.request.reply(busy.code, str(busy)))
 
     # answers

@@ -17,11 +17,12 @@ from saturnmq.broker import bodies
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
 from saturnmq.broker.context import Context
-from saturnmq.broker.pop.handles import ORDERED, PopHandle, kind_of, topic_of_kind
 from saturnmq.broker.pop.service import PopService
 from saturnmq.protocol import checked
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.pop_headers import AckHeader, ChangeInvisibleHeader, PopBodyHeader
+from saturnmq.protocol.headers import NoFieldsHeader
+from saturnmq.protocol.pop_handle import ORDERED, RETRY_V2, PopHandle, kind_of, topic_of_kind
+from saturnmq.protocol.pop_headers import AckHeader, ChangeInvisibleHeader
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, MessageIllegal, NoMessage
@@ -52,7 +53,7 @@ class PopAcknowledgements:
                 raise error
         self._acknowledged(endpoint, request, request.reply(0), end)
 
-    def on_batch_ack(self, endpoint: Endpoint, request: Command, _: PopBodyHeader) -> None:
+    def on_batch_ack(self, endpoint: Endpoint, request: Command, _: NoFieldsHeader) -> None:
         self._check_acks()
         claims = _claims(request)
         end, refused, first, total = 0, 0, None, 0
@@ -98,7 +99,7 @@ class PopAcknowledgements:
                 f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] "
                 f"topicConfig.readQueueNums:[{topic.read_queues}]"
             )
-        handle = PopHandle.parse(header.handle, header.offset)
+        handle = _handle(header)
         if handle.queue_id != header.queue_id:
             raise InvalidParameter(
                 f"the handle is of queue {handle.queue_id}, the request of {header.queue_id}"
@@ -107,6 +108,23 @@ class PopAcknowledgements:
         if not kind_of(name):
             name = topic_of_kind(name, header.group, handle.kind)
         return name, handle
+
+
+def _handle(header: AckHeader) -> PopHandle:
+    """InvalidParameter: it is no handle, or that of another message."""
+    shown = header.handle[:80]
+    try:
+        handle = PopHandle.decode(header.handle, header.offset)
+    except MalformedFrame as error:
+        raise InvalidParameter(
+            f"extraInfo {shown!r} is no handle of a message ({error}): send the one that came with "
+            "it"
+        ) from None
+    if handle.offset != header.offset:
+        raise InvalidParameter(
+            f"extraInfo {shown!r} is the handle of offset {handle.offset}, not of {header.offset}"
+        )
+    return handle
 
 
 def _claims(request: Command) -> dict[tuple[str, str], list[PopHandle]]:
@@ -118,7 +136,7 @@ def _claims(request: Command) -> dict[tuple[str, str], list[PopHandle]]:
         broker = checked.text(document, "brokerName", "")
         for entry in checked.items(document, "acks", ACKS_MAX):
             fact = checked.as_table(entry, "an entry of acks")
-            group, kind = checked.text(fact, "c"), checked.integer(fact, "r", 0, most=2)
+            group, kind = checked.text(fact, "c"), checked.integer(fact, "r", 0, most=RETRY_V2)
             topic = topic_of_kind(checked.text(fact, "t"), group, kind)
             start = checked.integer(fact, "so")
             for bit in _bits(checked.text(fact, "b")):

@@ -21,9 +21,17 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from functools import partial
 
-from saturnmq.broker.context import Context, answer, answer_failure, cached, check_permission
+from saturnmq.broker.context import (
+    REJECTED,
+    Context,
+    answer,
+    answer_failure,
+    cached,
+    check_permission,
+)
 from saturnmq.broker.handlers.arrival_notes import ArrivalNotes
 from saturnmq.broker.handlers.held_pulls import HeldPull, HeldPulls
+from saturnmq.broker.handlers.queue_facts import QueueFacts
 from saturnmq.broker.handlers.subscriptions import (
     is_long,
     of_group,
@@ -76,6 +84,7 @@ Looking = Generator[None, None, None]
 class PullService:
     def __init__(self, context: Context) -> None:
         self._c = context
+        self._facts = QueueFacts(context)
         self._role = context.role
         self._runtime = context.runtime
         self._steps = context.steps
@@ -104,7 +113,7 @@ class PullService:
     def _take(self, endpoint: Endpoint, request: Command, header: headers.PullHeader) -> None:
         c = self._c
         if c.role.is_slave and not c.config.slave_read:
-            raise SystemBusy("[REJECTREQUEST]this slave serves no pulls (slaveReadEnable=false)")
+            raise SystemBusy(f"{REJECTED}this slave serves no pulls (slaveReadEnable=false)")
         flags, queue_id = header.sys_flag, header.queue_id
         group, topic = self._checked(header.group, header.topic, queue_id)
         if flags & PULL_SUBSCRIPTION:
@@ -141,8 +150,12 @@ class PullService:
     def _begin(self, pull: HeldPull) -> None:
         if self._was_moved(pull):
             return
+        suspends = pull.header.sys_flag & PULL_SUSPEND
+        if suspends and pull.offset == self._c.store.max_offset(pull.topic, pull.queue_id):
+            self._hold(pull, pull.header.suspend_ms / 1000)  # the usual case: it has read all
+            return
         result, code = self._read(pull)
-        if pull.header.sys_flag & PULL_SUSPEND and self._worth_holding(result, code):
+        if suspends and self._worth_holding(result, code):
             self._hold(pull, pull.header.suspend_ms / 1000)
             self._look_on(pull, result)
             return
@@ -161,7 +174,7 @@ class PullService:
             moved = lost_from(self._c, header, pull.topic, pull.queue_id, pull.offset)
         if moved is None:
             return False
-        low, high = self._bounds(pull.topic, pull.queue_id)
+        low, high = self._facts.bounds(pull.topic, pull.queue_id)
         self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, why, moved, low, high, slow=False)
         return True
 
@@ -175,10 +188,6 @@ class PullService:
         if online and online.message_model == BROADCASTING and not group.broadcast_enable:
             raise NoPermission(f"subscription group [{group_name}] may not broadcast")
         return group, c.topics.readable(topic_name, queue_id)
-
-    def _bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        store = self._c.store
-        return store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
 
     def _read(self, pull: HeldPull) -> tuple[GetResult, int]:
         result = self._c.store.get_message(
@@ -259,6 +268,8 @@ class PullService:
 
     def wake(self) -> None:
         """Answer held pulls whose messages became visible."""
+        if not self._arrived:
+            return
         for key in self._arrived.take(self._c.visible):
             waiting = self.held.take_queue(key)
             if waiting:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.tables.topics import Topic
+from saturnmq.protocol.fastjson import MqKey
 from saturnmq.runtime.errors import TopicNotExist
 
 
@@ -15,8 +16,8 @@ class QueueFacts:
         self._store = context.store
         self._topics = context.topics
 
-    def key(self, topic: str, queue_id: int) -> tuple[str, str, int]:
-        """The key of this queue in a table of queues (`fastjson.dumps_mq_map`)."""
+    def key(self, topic: str, queue_id: int) -> MqKey:
+        """The key of this queue in a table of queues."""
         return topic, self._broker_name, queue_id
 
     def topic(self, name: str) -> Topic:

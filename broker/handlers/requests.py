@@ -34,6 +34,7 @@ from saturnmq.protocol.header_fields import Header
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import Challenges
+from saturnmq.protocol.typed_requests import header_of
 
 Handler = Callable[[Endpoint, Command], None]
 Typed = Callable[[Endpoint, Command, Any], None]  # takes a request and its header (HEADERS)
@@ -176,7 +177,7 @@ def handlers(services: Services, challenges: Challenges) -> dict[int, Handler]:
 
 def _decoded(header: type[Header], handler: Typed) -> Handler:
     def handle(endpoint: Endpoint, request: Command) -> None:
-        handler(endpoint, request, header.decode(request.ext))
+        handler(endpoint, request, header_of(request, header))
 
     return handle
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.copies import CopyWriter, returned_properties
-from saturnmq.broker.context import Context, answer, check_permission
+from saturnmq.broker.context import REJECTED, Context, answer, check_master, check_permission
 from saturnmq.broker.tables.topics import WRITE
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
@@ -24,7 +24,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import dlq_topic, retry_topic
-from saturnmq.runtime.errors import GroupNotExist, SystemBusy, SystemError_
+from saturnmq.runtime.errors import GroupNotExist, SystemError_
 
 FIRST_RETRY_LEVEL = 3  # 10 s
 
@@ -41,9 +41,7 @@ class RetryService:
         self, endpoint: Endpoint, request: Command, header: headers.SendBackHeader
     ) -> None:
         c = self._c
-        refusal = c.role.refuses(c.runtime.monotonic())
-        if refusal:
-            raise SystemBusy(f"[REJECTREQUEST]{refusal}; ask the master")
+        check_master(c, REJECTED)
         group_name = header.group
         group = c.groups.get_or_create(group_name)
         if group is None:

@@ -80,8 +80,8 @@ def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscript
 
 
 def reading_group(context: Context, group_name: str, topic_name: str) -> SubscriptionGroup:
-    """The group in whose name a topic is read, made if groups may be. GroupNotExist;
-    NoPermission."""
+    """The group in whose name a topic is read. GroupNotExist: it has to be created first.
+    NoPermission: it may not read the topic."""
     group = context.groups.get_or_create(group_name)
     if group is None:
         raise GroupNotExist(f"subscription group [{group_name}] does not exist")

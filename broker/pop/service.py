@@ -33,9 +33,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from saturnmq.broker.commit.copies import CopyWriter, returned_properties
-from saturnmq.broker.context import Context
+from saturnmq.broker.context import REJECTED, Context
 from saturnmq.broker.pop import records
-from saturnmq.broker.pop.handles import PopHandle, topic_of_kind
 from saturnmq.broker.pop.leases import GRAIN_S, LanePlace, Leases, PopLane, PopLease
 from saturnmq.broker.pop.orders import PopOrder, Popped, PoppedRun, attempts_in, offsets_of
 from saturnmq.broker.pop.rebuilding import replay
@@ -44,6 +43,7 @@ from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.progress import Mark
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.kernels import decode_frames
+from saturnmq.protocol.pop_handle import PopHandle, topic_of_kind
 from saturnmq.protocol.topics import dlq_topic
 from saturnmq.runtime.errors import NoMessage, SaturnError, SystemBusy
 from saturnmq.store.message_store import AppendResult, GetResult
@@ -115,7 +115,7 @@ class PopService:
     def check_serves(self) -> None:
         """SystemBusy: the table of leases is not known yet."""
         if not self._serves:
-            raise SystemBusy("[REJECTREQUEST]this master still reads which messages are out")
+            raise SystemBusy(f"{REJECTED}this master still reads which messages are out")
 
     @property
     def serves(self) -> bool:

@@ -112,6 +112,7 @@ class FailoverService:
                 str(x.broker_id): round(1000 * x.lag.seconds(marks.appended, now)) for x in replicas
             },
             "bytesPerS": {str(x.broker_id): x.sent_per_s for x in replicas},
+            "grpcAddress": c.grpc_address,
             "master": c.address if not role.is_slave else self._slave.master_address,
             "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
             "refuses": c.store.failed or c.store.refuses or role.refuses(now) or c.unelected(),

@@ -190,6 +190,7 @@ class SlaveConnection(asyncio.BufferedProtocol):
         if newest is not None:
             self.reported = newest
             if self.next is not None:
+                self._master.stay_awake()
                 self._count()
 
     def close(self) -> None:
@@ -381,7 +382,7 @@ class HaMaster:
         self.tell: Callable[[e.Event], None] = lambda _: None  # the machine of replication
         config = context.config
         self.signing = config.signing
-        self.let_in = context.let_in
+        self.let_in, self.stay_awake = context.let_in, context.stay_awake
         self._batch = min(config.ha_transfer_bytes, ha.BODY_MAX)
         self.bytes_per_s = config.ha_max_bytes_per_s if config.ha_flow_control else 0
         self.waits_for_flush = config.sync_flush
@@ -500,8 +501,7 @@ class HaMaster:
         return {"required": role.required, "replicas": replicas}
 
     def _tell_group(self) -> None:
-        """Tell all slaves of the group: the slave that has joined and the others may not know each
-        other."""
+        """Tell all slaves of the group: the one that has joined may not know the others."""
         for connection in self.connections:
             connection.tell_group()
 

@@ -96,6 +96,7 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        self._send = self._c.runtime.writer(self._transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._end()
@@ -131,7 +132,7 @@ class MasterConnection(asyncio.BufferedProtocol):
     def _write(self, data: bytes) -> None:
         if self._transport is not None:
             self.last_write = self._follower.now()
-            self._transport.write(data)
+            self._send([data])
 
     # from the master
 
@@ -291,6 +292,7 @@ class HaSlave:
         assert end == offset + len(data), f"{len(data)} bytes at {offset} end at {end}"
 
     def received(self, connection: MasterConnection) -> None:
+        self._c.stay_awake()
         if connection.ours and connection.confirmed >= 0:
             self.refused = ""
             self._c.master_confirmed = connection.confirmed
@@ -300,8 +302,8 @@ class HaSlave:
                 self.tell(e.Reached(connection.link))
         elif connection.ours is False:
             self._c.master_confirmed = None
+        self._report()  # first: a sender may wait for it
         self._on_append()
-        self._report()
 
     def flushed(self) -> None:
         self._report()

@@ -27,18 +27,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.message_types import MESSAGE_TYPE, MESSAGE_TYPES, MIXED
 from saturnmq.runtime.errors import InvalidParameter, NoPermission
 
 DIGITS_MAX = 20  # of a number of 64 bits, with its sign
 
-MESSAGE_TYPE = "message.type"
 CLEANUP_POLICY = "cleanup.policy"
 QUEUE_TYPE = "queue.type"
 RESERVE_TIME = "reserve.time"
 
-NORMAL, FIFO, DELAY, TRANSACTION = "NORMAL", "FIFO", "DELAY", "TRANSACTION"
-MIXED, UNSPECIFIED, PRIORITY = "MIXED", "UNSPECIFIED", "PRIORITY"
-MESSAGE_TYPES = (NORMAL, FIFO, DELAY, TRANSACTION, MIXED, UNSPECIFIED)
+PRIORITY = "PRIORITY"  # a message type of RocketMQ's 5.4
 
 NOT_KEPT = {
     (CLEANUP_POLICY, "COMPACTION"): (

@@ -54,7 +54,7 @@ class ConsumerGroup:
         return sorted({m.client_id for m in self.members.values()})
 
 
-def _compare(group: ConsumerGroup, endpoint: Endpoint, data: Consumer) -> None:
+def _note_reads(group: ConsumerGroup, endpoint: Endpoint, data: Consumer) -> None:
     """Note the subscriptions of a member. Tell once when it differs from others, and when that is
     over."""
     before = group.is_differing
@@ -146,7 +146,7 @@ class ClientTable:
                 group_.message_model = data.message_model or group_.message_model
                 group_.consume_from = data.consume_from or group_.consume_from
                 topics_changed = self._subscribe(group_, data)
-                _compare(group_, endpoint, data)
+                _note_reads(group_, endpoint, data)
             if joined or topics_changed:
                 changed.append(name)
         return changed

@@ -56,8 +56,8 @@ class CountedSpans(Generic[K]):
         before = self._noted.get(key, 0)
         return count - before if count >= before else count  # it began anew, with its topic
 
-    def both(self, key: K, count: int, now: float) -> tuple[Risen, Risen]:
-        """The rise in the last hour, and in the last day, of what counts `count` now."""
+    def hour_and_day(self, key: K, count: int, now: float) -> tuple[Risen, Risen]:
+        """The rise in the last hour and in the last day, if `key` counts `count` now."""
         hour = self._span(key, count, now, 0, self._notes, self._noted_at)
         begun = self._in_hour.get(key, 0)
         return hour, self._span(key, count, now, begun, self._hours, self._hour_began)

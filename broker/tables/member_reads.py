@@ -62,7 +62,7 @@ class MemberReads:
         self._kept: dict[bytes, Reads] = {}  # equal ones once
 
     def __getitem__(self, member: Hashable) -> str:
-        """The subscriptions of this member; empty if it has not said."""
+        """The subscriptions of this member; empty if it has told none."""
         found = self._of.get(member)
         return "" if found is None else found.text
 

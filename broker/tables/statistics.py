@@ -73,12 +73,12 @@ class Statistics:
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Count new entries of queues."""
-        put, total = self._put, 0
+        put, (total, found, missed, transferred) = self._put, self.totals
         for arrival in arrivals:
-            count = arrival.messages
-            put[arrival.topic] = put.get(arrival.topic, 0) + count
+            topic, count = arrival.topic, arrival.messages
+            put[topic] = put.get(topic, 0) + count
             total += count
-        self.totals = self.totals._replace(put=self.totals.put + total)
+        self.totals = Totals(total, found, missed, transferred)
 
     def pulled(self, group: str, topic: str, count: int) -> None:
         """Count a pull that was answered with so many messages."""
@@ -143,17 +143,17 @@ class Statistics:
             total = _value(self.totals, name)
             before = _value(self._note_before(now - MINUTE_S)[1], name)
             minute = Risen(total - before, self._rate(name, now, MINUTE_S))
-            return minute, *self._total_spans.both(name, total, now)
+            return minute, *self._total_spans.hour_and_day(name, total, now)
         since, put, got = self._minutes[0]
         if figure == "TOPIC_PUT_NUMS" and key in self._put:
             count = self._put[key]
             minute = _span(count - put.get(key, 0), now - since)
-            return minute, *self._put_spans.both(key, count, now)
+            return minute, *self._put_spans.hour_and_day(key, count, now)
         topic, _, group = key.rpartition("@")
         if figure == "GROUP_GET_NUMS" and (group, topic) in self._got:
             count = self._got[group, topic]
             minute = _span(count - got.get((group, topic), 0), now - since)
-            return minute, *self._got_spans.both((group, topic), count, now)
+            return minute, *self._got_spans.hour_and_day((group, topic), count, now)
         return None
 
 

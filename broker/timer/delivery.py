@@ -25,17 +25,30 @@ from saturnmq.broker.timer.settlements import Settlement, append_settlement
 from saturnmq.broker.timer.shelf import Waiting
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.protocol.frame import BLANK_BYTES, TRANSACTION_MASK, stored_properties_size
+from saturnmq.protocol.frame import (
+    BLANK_BYTES,
+    TRANSACTION_MASK,
+    own_properties,
+    stored_properties_size,
+)
 from saturnmq.protocol.kernels import decode_frames, message_size
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
+from saturnmq.protocol.properties import (
+    PAIR_END,
+    PROPERTIES_BYTES_MAX,
+    decode_properties,
+    encode_properties,
+    find_in_text,
+    without_in_text,
+)
 from saturnmq.protocol.topics import TIMER_TOPIC
 from saturnmq.store.message_store import AtomicBatchPart
 
 log = logging.getLogger(__name__)
 
-BATCH = 32
+BATCH = 128
 BATCH_BYTES = 1 << 20
+_DECISION = f"{names.SATURN_TIMER}\x01"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,26 +102,36 @@ class TimerDelivery:
 
     async def _read(self, waiting: list[Waiting]) -> list[_Found]:
         """Read the first of these messages, as many as fit one batch."""
-        found, size = [], 0
-        for entry in waiting:
-            message = await self._message(entry[1])
-            found.append(_Found(entry, message))
-            size += 0 if message is None else len(message.raw_body)
-            if size >= BATCH_BYTES:
-                break
+        found: list[_Found] = []
+        size = 0
+        while len(found) < len(waiting) and size < BATCH_BYTES:
+            first = waiting[len(found)][1]
+            count = 1  # messages of one moment often lie one behind the other
+            for entry in waiting[len(found) + 1 :]:
+                if entry[1] != first + count:
+                    break
+                count += 1
+            messages = await self._messages(first, count, BATCH_BYTES - size)
+            for offset in range(first, max(messages, default=first) + 1):
+                message = messages.get(offset)
+                if message is None:
+                    log.error("the timed message %d is lost: the log has it no more", offset)
+                else:
+                    size += message.stored_body_size
+                found.append(_Found(waiting[len(found)], message))
         return found
 
-    async def _message(self, offset: int) -> ReceivedMessage | None:
+    async def _messages(self, first: int, count: int, limit: int) -> dict[int, ReceivedMessage]:
+        """The messages of these offsets that the log has, by offset: the first ones, up to `limit`
+        bytes."""
         c = self._c
-        result = c.store.get_message(TIMER_TOPIC, 0, offset, 1, override_limits=True)
-        if result.status.name == "FOUND":
-            if (reading := cached(c, result)) is not None:
-                await reading
-            for message in decode_frames(result.data, False):
-                if message.queue_offset == offset:
-                    return message
-        log.error("the timed message %d is lost: the log has it no more", offset)
-        return None
+        result = c.store.get_message(TIMER_TOPIC, 0, first, count, limit, override_limits=True)
+        if result.status.name != "FOUND":
+            return {}
+        if (reading := cached(c, result)) is not None:
+            await reading
+        found = decode_frames(result.data, False)
+        return {m.queue_offset: m for m in found if first <= m.queue_offset < first + count}
 
     def _append(self, pending: PendingMessages, shelf: str, found: list[_Found]) -> None:
         """Append copies and settlement, in one turn of the loop."""
@@ -119,10 +142,12 @@ class TimerDelivery:
             message = each.message
             if message is None:
                 continue
-            topics[message.properties.get(names.REAL_TOPIC, "")] += 1
+            text = str(own_properties(message.raw_properties), "utf-8", "replace")
+            topic = find_in_text(text, "REAL_TOPIC\x01")
+            topics[topic] += 1
             if each.waiting[2] == ROLL:
                 parts.append(self._rolled(shelf, message))
-            elif (part := self._copy(message)) is not None:
+            elif (part := self._copy(message, topic, text)) is not None:
                 parts.append(part)
         settlement = Settlement({shelf: [each.waiting[:2] for each in found]}, topics)
         put = append_settlement(c.store, settlement, parts, c.store_host)
@@ -131,10 +156,11 @@ class TimerDelivery:
         self.delivered += len(parts)
         self._on_append()
 
-    def _copy(self, message: ReceivedMessage) -> AtomicBatchPart | None:
-        """The copy of a due message under its real topic; None if that was deleted."""
-        properties = dict(message.properties)
-        topic = properties.get(names.REAL_TOPIC)
+    def _copy(self, message: ReceivedMessage, topic: str, text: str) -> AtomicBatchPart | None:
+        """The copy of a due message, with these properties, under its real topic; None if that was
+        deleted."""
+        if text and text[-1] != PAIR_END:
+            text += PAIR_END
         if not topic:
             log.error("the timed message at %d names no real topic", message.physical_offset)
             return None
@@ -145,41 +171,36 @@ class TimerDelivery:
                 topic,
             )
             return None
-        properties.pop(names.SATURN_TIMER, None)
-        more = {
-            names.TIMER_ENQUEUE_MS: str(message.store_timestamp),
-            names.TIMER_DEQUEUE_MS: str(self._c.runtime.now_ms()),
-        }
-        text = properties.get(names.REAL_QID, "0")
-        queue_id = int(text) if text.isdigit() and len(text) < 6 else 0
+        text = without_in_text(text, _DECISION)
+        more = (
+            f"{names.TIMER_ENQUEUE_MS}\x01{message.store_timestamp}\x02"
+            f"{names.TIMER_DEQUEUE_MS}\x01{self._c.runtime.now_ms()}\x02"
+        )
+        number = find_in_text(text, "REAL_QID\x01")
+        queue_id = int(number) if number.isdigit() and len(number) < 6 else 0
         # A topic that was not deleted is missing if the master died before its table was copied.
         self._c.topics.ensure(topic, queue_id + 1, is_owed=True)
-        return self._part(message, topic, queue_id, properties, more)
+        return self._part(message, topic, queue_id, text, more)
 
     def _rolled(self, shelf: str, message: ReceivedMessage) -> AtomicBatchPart:
         """The same message, to be written into the log anew."""
-        properties = dict(message.properties)
+        properties = decode_properties(own_properties(message.raw_properties))
         due = found_in(properties, message.store_timestamp, self._window_ms)
         again = limited(shelf, due.due, self.now_of(shelf), self._window_ms)
         times = properties.get(names.TIMER_ROLL_TIMES, "0")
         rolled = int(times) + 1 if times.isdigit() and len(times) < 6 else 1
         properties[names.SATURN_TIMER] = again.encode()
         properties[names.TIMER_ROLL_TIMES] = str(rolled)
-        return self._part(message, TIMER_TOPIC, 0, properties, {})
+        return self._part(message, TIMER_TOPIC, 0, encode_properties(properties).decode(), "")
 
     def _part(
-        self,
-        message: ReceivedMessage,
-        topic: str,
-        queue_id: int,
-        properties: dict[str, str],
-        more: dict[str, str],
+        self, message: ReceivedMessage, topic: str, queue_id: int, properties: str, more: str
     ) -> AtomicBatchPart:
-        properties.pop(names.CRC32, None)
-        config, body, born_host = self._store.config, bytes(message.raw_body), message.raw_born_host
+        """A message with these properties, and with `more` if it fits."""
+        config, body, born_host = self._store.config, message.raw_body, message.raw_born_host
         hosts = len(born_host), len(self._c.store_host)
-        for written in (properties | more, properties):
-            encoded = encode_properties(written)
+        for written in (properties + more, properties):
+            encoded = written.encode()
             stored = stored_properties_size(encoded, config.crc_property)
             size = message_size(len(body), len(topic.encode()), stored, *hosts)
             fits = size + BLANK_BYTES <= config.commitlog_segment_bytes
@@ -192,7 +213,7 @@ class TimerDelivery:
             queue_id,
             1,
             size,
-            lambda: bytes(item),
+            lambda: item,
             message.sys_flag & ~TRANSACTION_MASK,
             message.born_timestamp,
             born_host,

@@ -29,7 +29,7 @@ from saturnmq.broker.commit.message_types import check_recall
 from saturnmq.broker.context import Context, answer_failure, check_permission
 from saturnmq.broker.tables.topics import WRITE
 from saturnmq.broker.timer.due import Due, found_in
-from saturnmq.broker.timer.service import TimerService
+from saturnmq.broker.timer.service import GATHER_S, TimerService
 from saturnmq.broker.timer.settlements import Settlement, append_settlement
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
@@ -45,6 +45,7 @@ from saturnmq.runtime.errors import IllegalOperation, NoPermission, SystemBusy, 
 from saturnmq.store.message_store import AppendResult, AtomicBatchPart
 
 FOUND_MAX = 32
+WAITS = 10  # of GATHER_S each, for the reader of waiting messages
 EVER = 1 << 60
 TAG = "_RECALL_TAG_"
 BODY = b"0"
@@ -110,6 +111,10 @@ class RecallService:
         offset = target.message.queue_offset
         with self._timers.held(offset):
             await self._see_all()
+            for _ in range(WAITS):
+                if self._timers.has_read(offset):
+                    break
+                await self._c.runtime.sleep(GATHER_S)
             if (await self._target(handle)).message.queue_offset != offset:
                 raise SystemBusy("the message was just written anew; try again")
             if await self._was_delivered(handle, target):

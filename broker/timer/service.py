@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from saturnmq.broker.commit.gate import StoreGate
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 0.02
 LOOK_S = 0.5
+GATHER_S = 0.01  # messages of a flood are read together
 AFTER_ERROR_S = 1.0
 SAVE_S = 30.0
 WINDOW_MS = 2 * 86_400_000  # RocketMQ's timerRollWindowSlot
@@ -90,11 +91,10 @@ class TimerService:
         self._by_rocketmq = self._saved.delivered_by_rocketmq()
         self._saved_state = self._state()
 
-    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+    def arrived(self, _: Arrival) -> None:
         """Note that the log has more to read."""
-        if any(arrival.topic in TOPICS for arrival in arrivals):
-            self._is_behind = True
-            self._arrived.set()
+        self._is_behind = True
+        self._arrived.set()
 
     def visible_rose(self) -> None:
         """Note that more may be confirmed."""
@@ -155,6 +155,7 @@ class TimerService:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._arrived.wait()
+                    await self._runtime.sleep(GATHER_S)
 
     async def _turn(self) -> float | None:
         """One bounded piece of work; return the seconds until the next, None: something has to

@@ -39,13 +39,13 @@ from saturnmq.protocol.frame import (
     SYS_FLAG_AT,
 )
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.topics import OP_HALF_TOPIC
 from saturnmq.store.message_store import PendingMessage
 
 QUEUE = OP_HALF_TOPIC, 0
 GROUP = "CID_RMQ_SYS_TRANS"
 TAG = "d"
+_ENDING = f"{names.WAIT}\x01true\x02{names.TAGS}\x01{TAG}\x02{names.ENDING}\x01"
 _V6_BYTES = 12  # by which a host is longer
 _PREPARED_AT_V4 = BODY_LENGTH_AT_V4 - OFFSET.size
 HEAD_BYTES = _PREPARED_AT_V4 + 2 * _V6_BYTES + OFFSET.size
@@ -85,12 +85,12 @@ def write_ending(
     """The ending of the half at the queue offset `half`."""
     assert base >= 0, f"endings from {base} on"
     assert 0 <= position <= half, f"the half {half} is over, and all before {position}"
-    said = f"{kind} {physical} {root} {position} {base}"
-    properties = {names.WAIT: "true", names.TAGS: TAG, names.ENDING: said}
+    said = f"{_ENDING}{kind} {physical} {root} {position} {base}\x02"
     return PendingMessage(
-        *QUEUE,
-        f"{half},".encode(),
-        encode_properties(properties),
+        OP_HALF_TOPIC,
+        0,
+        b"%d," % half,
+        said.encode(),
         born_timestamp=now_ms,
         born_host=host,
         store_host=host,

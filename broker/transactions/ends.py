@@ -12,6 +12,7 @@ does; Java's clients want none.
 | was ended otherwise, or long ago | 390050 TRANSACTION_ENDED |
 | is not here, or not of this group | 4 TRANSACTION_FAILED |
 | is left undecided (commitOrRollback 0) | 0; the producer is asked again |
+| is so new that the queue of halves does not have it yet | 2 SYSTEM_BUSY |
 """
 
 from __future__ import annotations

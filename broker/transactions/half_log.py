@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 
 from saturnmq.broker.context import Context, cached
 from saturnmq.broker.delay.waits import Waits
@@ -153,22 +153,30 @@ class HalfLog:
     # one half
 
     def find(self, offset: int, physical: int) -> Half | None:
-        """The half at this place of its queue, if it is at this place of the log as well."""
-        entry = self._store.entries(*halves.QUEUE, offset, 1) if offset >= 0 else b""
-        if len(entry) < ENTRY.size or ENTRY.unpack_from(entry)[0] != physical:
-            return None
-        frame = self._store.message_at(physical)
-        try:
-            return None if frame is None else read_half(decode_frames(frame, False)[0])
-        except MalformedFrame:
-            return None
+        """The half at this place of its queue, if it is at this place of the log as well.
+        SystemBusy: it is so new that its queue does not have it yet."""
+        marks = self._store.watermarks
+        if marks.dispatched <= physical < marks.appended:
+            self._dispatch()
+            if marks.dispatched <= physical:
+                raise SystemBusy(
+                    f"the queues have all messages before {marks.dispatched}, and not yet the "
+                    f"half at {physical}; try again, or wait to be asked"
+                )
+        half = self.at(offset)
+        return half if half is not None and half.physical == physical else None
 
     def at(self, offset: int) -> Half | None:
         """The half at this place of its queue."""
-        entry = self._store.entries(*halves.QUEUE, offset, 1)
+        entry = self._store.entries(*halves.QUEUE, offset, 1) if offset >= 0 else b""
         if len(entry) < ENTRY.size:
             return None
-        return self.find(offset, ENTRY.unpack_from(entry)[0])
+        physical, size, _ = ENTRY.unpack_from(entry)
+        frame = self._store.read_log(physical, size)
+        try:
+            return None if frame is None else read_half(decode_frames(bytes(frame), True)[0])
+        except MalformedFrame:
+            return None
 
     def since(self, half: Half) -> float:
         """When the first half of the transaction came, by the steady clock of this node; the
@@ -180,11 +188,9 @@ class HalfLog:
         timeout_s = self._c.config.transaction_timeout_ms / 1000
         return self._waits.due(half.offset, math.inf) - timeout_s
 
-    def arrived(self, arrivals: Iterable[Arrival]) -> None:
+    def arrived(self, arrival: Arrival) -> None:
         """Note when halves come."""
-        for arrival in arrivals:
-            if arrival.topic == halves.QUEUE[0]:
-                self._waits.came(arrival.max_offset, self._c.runtime.monotonic())
+        self._waits.came(arrival.max_offset, self._c.runtime.monotonic())
 
     def end(
         self, half: Half, kind: EndingKind, follower: PendingMessage | None = None
@@ -204,10 +210,9 @@ class HalfLog:
             host=c.store_host,
         )
         puts = self._store.put_adjacent([ending] if follower is None else [ending, follower])
-        since = self.since(half)
         table.end(half.offset, half.root, kind, puts[0].queue_offset)
         if kind is EndingKind.MOVED:
-            table.move(half.root, puts[1].queue_offset, since)
+            table.move(half.root, puts[1].queue_offset, self.since(half))
         self._ended_at = puts[-1].end_offset
         self._on_append()
         return puts[-1].end_offset, puts[1] if follower is not None else None

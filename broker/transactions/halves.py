@@ -16,9 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.frame import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_NONE
+from saturnmq.protocol.frame import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_NONE,
+    own_properties,
+)
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.properties import decode_properties, encode_properties
+from saturnmq.protocol.properties import decode_properties, encode_properties, find_in_text
 from saturnmq.protocol.topics import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from saturnmq.runtime.errors import MessageIllegal
 from saturnmq.store.log.writer import PROPERTIES_MAX
@@ -27,8 +32,8 @@ from saturnmq.store.message_store import PendingMessage
 QUEUE = HALF_TOPIC, 0
 GROWTH_MAX = 256  # bytes of properties that copies of a half have more
 IMMUNITY_S_MAX = 30 * 86_400
+_ROOT = f"{names.TRAN_PREPARED_QUEUE_OFFSET}\x01"
 _OF_COPIES = (names.TRAN_PREPARED_QUEUE_OFFSET, names.TRANSACTION_CHECK_TIMES)
-_DELAYS = (names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
 
 def prepare(topic: str, queue_id: int, encoded: bytes) -> tuple[str, int, bytes]:
@@ -42,7 +47,7 @@ def prepare(topic: str, queue_id: int, encoded: bytes) -> tuple[str, int, bytes]
             "a transactional message names no producer group (PGROUP), so nobody could be asked "
             "how it ends; set the property"
         )
-    for name in _DELAYS:
+    for name in names.DELAYING:
         if properties.get(name, "0") != "0":
             raise MessageIllegal(
                 f"a transactional message cannot wait as well ({name}={properties[name]}); leave "
@@ -62,19 +67,16 @@ def prepare(topic: str, queue_id: int, encoded: bytes) -> tuple[str, int, bytes]
     return *QUEUE, written
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Half:
     """A half as it lies in its queue at `offset`."""
 
     message: ReceivedMessage
-    properties: dict[str, str]
     root: int
     group: str
     unique: str
     topic: str
     queue_id: int
-    checks: int  # how often the producer was asked
-    immunity_s: int  # how long nobody asks; 0: as long as the broker's setting says
 
     @property
     def offset(self) -> int:
@@ -84,58 +86,68 @@ class Half:
     def physical(self) -> int:
         return self.message.physical_offset
 
+    @property
+    def checks(self) -> int:
+        """How often the producer was asked."""
+        return max(0, self._number(names.TRANSACTION_CHECK_TIMES))
+
+    @property
+    def immunity_s(self) -> int:
+        """For how long nobody asks; 0: as long as the broker's setting says."""
+        return min(max(0, self._number(names.CHECK_IMMUNITY_TIME_IN_SECONDS)), IMMUNITY_S_MAX)
+
+    def _number(self, name: str) -> int:
+        return _number(self.message.properties.get(name, "")) or 0
+
 
 def read_half(message: ReceivedMessage) -> Half:
     """The half in a message of the half topic. Without a topic or a group it can only expire."""
-    properties = dict(message.properties)
-    properties.pop(names.CRC32, None)
-    root = _number(properties, names.TRAN_PREPARED_QUEUE_OFFSET)
-    checks = _number(properties, names.TRANSACTION_CHECK_TIMES) or 0
-    immunity = _number(properties, names.CHECK_IMMUNITY_TIME_IN_SECONDS) or 0
+    # Most halves are read once, to be ended: a dictionary of all properties would cost more.
+    properties = str(message.raw_properties, "utf-8", "replace")
+    root = _number(find_in_text(properties, _ROOT))
     return Half(
         message,
-        properties,
         root if root is not None and 0 <= root < message.queue_offset else message.queue_offset,
-        properties.get(names.PGROUP, ""),
-        properties.get(names.UNIQ_KEY, ""),
-        properties.get(names.REAL_TOPIC, ""),
-        max(0, _number(properties, names.REAL_QID) or 0),
-        max(0, checks),
-        min(max(0, immunity), IMMUNITY_S_MAX),
+        find_in_text(properties, "PGROUP\x01"),
+        find_in_text(properties, "UNIQ_KEY\x01"),
+        find_in_text(properties, "REAL_TOPIC\x01"),
+        max(0, _number(find_in_text(properties, "REAL_QID\x01")) or 0),
     )
 
 
-def _number(properties: dict[str, str], name: str) -> int | None:
+def _number(text: str) -> int | None:
     try:
-        return int(properties.get(name, ""))
+        return int(text)
     except ValueError:
         return None
 
 
 def committed(half: Half, store_host: bytes) -> PendingMessage:
     """The message that consumers get."""
-    return _copy(half, half.topic, half.queue_id, half.properties, store_host, TRANSACTION_COMMIT)
+    properties = half.message.raw_properties
+    return _copy(half, half.topic, half.queue_id, properties, store_host, TRANSACTION_COMMIT)
 
 
 def asked_again(half: Half, store_host: bytes, *, is_check: bool) -> PendingMessage:
     """The half as it waits on behind those that are there already; `is_check`: the producer is
     asked."""
-    properties = half.properties | {names.TRAN_PREPARED_QUEUE_OFFSET: str(half.root)}
+    properties = decode_properties(own_properties(half.message.raw_properties))
+    properties[names.TRAN_PREPARED_QUEUE_OFFSET] = str(half.root)
     if is_check:
         properties[names.TRANSACTION_CHECK_TIMES] = str(half.checks + 1)
-    return _copy(half, *QUEUE, properties, store_host)
+    return _copy(half, *QUEUE, encode_properties(properties), store_host)
 
 
 def expired(half: Half, store_host: bytes) -> PendingMessage:
     """The half whose producer was asked often enough: an operator finds it in this topic."""
-    return _copy(half, CHECK_MAX_TIME_TOPIC, 0, half.properties, store_host)
+    return _copy(half, CHECK_MAX_TIME_TOPIC, 0, half.message.raw_properties, store_host)
 
 
 def _copy(
     half: Half,
     topic: str,
     queue_id: int,
-    properties: dict[str, str],
+    properties: bytes,
     store_host: bytes,
     transaction: int = TRANSACTION_NONE,
 ) -> PendingMessage:
@@ -144,7 +156,7 @@ def _copy(
         topic,
         queue_id,
         message.raw_body,
-        encode_properties(properties),
+        properties,
         flag=message.flag,
         sys_flag=message.sys_flag & ~TRANSACTION_MASK | transaction,
         born_timestamp=message.born_timestamp,

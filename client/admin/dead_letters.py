@@ -12,9 +12,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from saturnmq.client.admin.message_finding import MessageFinder
 from saturnmq.client.core import ClientCore
-from saturnmq.client.single_send import single_send
+from saturnmq.client.single_send import send_again
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.frame import HOST_MASK, TRANSACTION_MASK
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.topics import dlq_topic, retry_topic
 from saturnmq.runtime.errors import MessageIllegal, RouteNotFound, TopicNotExist
@@ -57,19 +56,8 @@ async def resend(
     else:
         told[names.RETRY_TOPIC] = origin
     queue = await _queue_for(core, origin if to_topic else retry_topic(group), letter.broker_name)
-    address = core.broker_address(queue.broker_name)
-    if address is None:
-        raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
-    request = single_send(  # without a template: a topic that was deleted is not made again
-        queue,
-        group,
-        letter.raw_body,
-        told,
-        born_ms=letter.born_timestamp,
-        flag=letter.flag,
-        sys_flag=letter.sys_flag & ~(TRANSACTION_MASK | HOST_MASK),
-    )
-    await core.invoke(address, request, timeout)
+    address = core.master_address(queue.broker_name)
+    await core.invoke(address, send_again(queue, group, letter, told), timeout)
 
 
 async def _queue_for(core: ClientCore, topic: str, broker_name: str) -> MessageQueue:

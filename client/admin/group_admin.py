@@ -23,7 +23,6 @@ from saturnmq.runtime.errors import (
     GroupNotExist,
     InvalidParameter,
     QueryNotFound,
-    RouteNotFound,
     SaturnError,
 )
 
@@ -226,13 +225,8 @@ class GroupAdmin:
 
     async def of_topic(self, masters: dict[str, str], topic: str) -> list[str]:
         """The groups that consume the topic or have offsets of it."""
-        found: set[str] = set()
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-        for address in masters.values():
-            answer = await self._ask(address, code, {"topic": topic})
-            listed = checked.items(checked.document(answer.body), "groupList")
-            found.update(checked.as_text(name, "a group") for name in listed)
-        return sorted(found)
+        return await self._names_at(masters, code, {"topic": topic}, "groupList")
 
     # -- offsets -------------------------------------------------------------------------------
 
@@ -275,7 +269,7 @@ class GroupAdmin:
         if queue is None:
             addresses = await serving(self._core, topic)
         else:
-            addresses = [self._master(queue)]
+            addresses = [self._core.master_address(queue.broker_name)]
         found: dict[MessageQueue, int] = {}
         code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
         for address in addresses:
@@ -350,13 +344,20 @@ class GroupAdmin:
 
     async def _topics_of(self, masters: dict[str, str], group: str) -> list[str]:
         """The topics that a group reads or has offsets in, without its own for retries."""
-        found: set[str] = set()
         code = RequestCode.QUERY_TOPICS_BY_CONSUMER
+        found = await self._names_at(masters, code, {"group": group}, "topicList")
+        return [name for name in found if not name.startswith(RETRY_PREFIX)]
+
+    async def _names_at(
+        self, masters: dict[str, str], code: int, ext: dict[str, str], key: str
+    ) -> list[str]:
+        """The names that the masters list under `key` of their answers' bodies."""
+        found: set[str] = set()
         for address in masters.values():
-            answer = await self._ask(address, code, {"group": group})
-            listed = checked.items(checked.document(answer.body), "topicList")
-            found.update(checked.as_text(name, "a topic") for name in listed)
-        return sorted(name for name in found if not name.startswith(RETRY_PREFIX))
+            answer = await self._ask(address, code, dict(ext))
+            listed = checked.items(checked.document(answer.body), key)
+            found.update(checked.as_text(name, f"a name in {key}") for name in listed)
+        return sorted(found)
 
     async def _committed(self, group: str, queue: MessageQueue) -> int | None:
         extra = {"consumerGroup": group, "setZeroIfNotFound": "false"}
@@ -380,12 +381,6 @@ class GroupAdmin:
         if queue not in readable:
             raise InvalidParameter(f"{queue} is none of the {len(readable)} queues of {topic!r}")
         return [queue]
-
-    def _master(self, queue: MessageQueue) -> str:
-        address = self._core.broker_address(queue.broker_name)
-        if address is None:
-            raise RouteNotFound(f"broker {queue.broker_name!r} has no master now")
-        return address
 
     async def _ask(
         self, address: str, code: int, ext: dict[str, str], body: bytes = b""

@@ -28,12 +28,11 @@ from typing import NamedTuple
 from saturnmq.client.admin.message_finding import MessageFinder
 from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.placing import queue_of
-from saturnmq.client.single_send import single_send
+from saturnmq.client.single_send import send_again
 from saturnmq.protocol import checked, topics
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frame import (
-    HOST_MASK,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_NONE,
@@ -338,24 +337,14 @@ class Restorer:
             await runtime.sleep(PAUSE_S)
 
     async def _attempt(self, item: Item, queue: MessageQueue) -> None:
-        address = self._core.broker_address(queue.broker_name)
-        if address is None:
-            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
+        address = self._core.master_address(queue.broker_name)
         message, wanted = item.message, item.purpose
         level = 0
         if wanted.waits:
             now, stored = self._core.runtime.now_ms(), message.store_timestamp
             level = delay_left(wanted.delay_level, stored, now, self._delays_ms)
-        request = single_send(  # without a template: a topic just deleted is not made again
-            queue,
-            GROUP,
-            message.raw_body,
-            properties_again(item, level),
-            born_ms=message.born_timestamp,
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~(TRANSACTION_MASK | HOST_MASK),
-            deliveries=wanted.deliveries,
-        )
+        properties = properties_again(item, level)
+        request = send_again(queue, GROUP, message, properties, deliveries=wanted.deliveries)
         await self._core.invoke(address, request, TIMEOUT_S)
 
 

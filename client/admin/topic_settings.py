@@ -1,4 +1,5 @@
-"""Creating and changing topics: how many queues a topic has on its brokers, and its permissions.
+"""Creating, changing and deleting topics: the queues that a topic has on its brokers, its
+permissions and its attributes.
 
 A topic shrinks in RocketMQ's order: reduce the write queues, wait until the groups have consumed
 the others, reduce the read queues. Messages left in a queue beyond the read queues can be read only
@@ -14,13 +15,13 @@ from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.message_types import MESSAGE_TYPE, MESSAGE_TYPES
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import QueueData, TopicConfig
+from saturnmq.protocol.route import ORDER_TOPIC_CONFIG, QueueData, TopicConfig, order_conf
+from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
 from saturnmq.runtime.errors import InvalidParameter, RouteNotFound, TopicNotExist
 
 PAUSE_S = 0.05
-ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"  # a namespace of nameservers
-MESSAGE_TYPES = ("NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", "UNSPECIFIED")
 
 
 Attributes = Mapping[str, str | None]
@@ -35,11 +36,12 @@ def with_type(message_type: str | None, attributes: Attributes) -> dict[str, str
         raise InvalidParameter(
             f"message type {message_type!r}: it is one of {', '.join(MESSAGE_TYPES)}"
         )
-    return {**attributes, "message.type": message_type}
+    return {**attributes, MESSAGE_TYPE: message_type}
 
 
 def _changes(attributes: Attributes) -> str:
-    """As a broker reads them. InvalidParameter: a name or a value would be read as another."""
+    """These attributes as a request names them. InvalidParameter: a broker would read a name or a
+    value as another one."""
     for name, value in attributes.items():
         if not name or set(name) & set("+-,=") or set(value or "") & set(",="):
             raise InvalidParameter(
@@ -161,7 +163,7 @@ class TopicSettings:
             config.order = order
             await self._set(address, config, changes)
         if order:
-            conf = ";".join(f"{name}:{write}" for name in sorted(masters))
+            conf = order_conf(dict.fromkeys(sorted(masters), write))
             ext = {"namespace": ORDER_TOPIC_CONFIG, "key": topic, "value": conf}
             for address in self._core.nameservers:
                 command = Command.request(RequestCode.PUT_KV_CONFIG, ext)
@@ -201,7 +203,7 @@ class TopicSettings:
     async def _set(self, address: str, config: TopicConfig, changes: str) -> None:
         ext = {
             "topic": config.name,
-            "defaultTopic": "TBW102",
+            "defaultTopic": AUTO_CREATE_TOPIC,
             "readQueueNums": str(config.read_queues),
             "writeQueueNums": str(config.write_queues),
             "perm": str(config.perm),

@@ -31,7 +31,7 @@ from saturnmq.runtime.errors import ListenerError, ListenerStuck
 log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S = 5.0
-SUSPEND_S = 1.0  # and after an error of ours
+SUSPEND_S = 1.0  # before an ordered queue is tried again, also after an error of ours
 SEND_BACKS_AT_ONCE = 64
 STALL_S = 0.1
 TIMEOUT_DELAY_LEVEL = 3

@@ -69,7 +69,7 @@ class Caller:
         report_error: ErrorReport,
         around: Around | None = None,
     ) -> None:
-        """`around` makes the listeners that are called out of those that were given."""
+        """`around` takes the listeners that the application gave, and returns those to call."""
         if batch_size < 1 or threads < 1:
             raise ConfigError(
                 f"consume_message_batch_max_size {batch_size} and consume_threads {threads} "

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -23,15 +22,19 @@ from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
+from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
 from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
 from saturnmq.client.consumer.own_offsets import OwnOffsets, OwnOffsetStore
+from saturnmq.client.consumer.poll_round import PollRound
+from saturnmq.client.consumer.polled_offsets import PolledOffsets
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.starting import Baseline, lag_of, offset_of, start_offset
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
+from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
@@ -91,6 +94,7 @@ class PullConsumer:
         verify_crc: bool = True,
         offset_store: OwnOffsetStore | None = None,
         namespace: str = "",
+        trace: Trace = False,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -106,12 +110,12 @@ class PullConsumer:
         rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits
         hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
-            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
-            are over
+            longer with over 1,500 queues; RocketMQ's brokers look every 5 s whether they are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of poll(), for each queue
         verify_crc: check every message's CRC-32 of its body
         offset_store: has `load(queue)` and `save(offsets)`, and keeps the offsets, not the brokers
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -144,11 +148,10 @@ class PullConsumer:
         how = strategies.strategy(rebalance)
         self._membership = Membership(self.core, group, how, rebalance_interval_s, self)
         self._commit_interval = commit_interval_s
+        self._traces = ConsumptionTraces(self.core, self.group, trace) if trace else None
         self._held: dict[MessageQueue, AssignedQueue] = {}
-        self._polled: dict[MessageQueue, int] = {}  # the end of the polls so far
-        self._sought: set[MessageQueue] = set()  # moved by seek(), and not committed since
-        self._paused: set[MessageQueue] = set()
-        self._turns: deque[AssignedQueue] = deque()
+        self._polled = PolledOffsets(self.offsets)
+        self.round = PollRound(self._polled, self._traces, auto_commit=auto_commit)
         self._arrived = asyncio.Event()
         self._polling = False  # the application is waiting in poll()
         self._assigned = False
@@ -193,6 +196,8 @@ class PullConsumer:
         self._started = True
         if self._owns_core:
             await self.core.start()
+        if self._traces is not None:
+            self._traces.begin()
         try:
             await find_brokers(self.core, self._group, self.subscriptions, self.baseline)
         except SubscriptionParseFailed:
@@ -217,13 +222,16 @@ class PullConsumer:
         self._closing = True
         self._tasks.cancel()
         if self._started:
+            self.round.recall()
             if self.auto_commit and done:
-                self._note_polled()
+                self._polled.note_all()
             await self.offsets.commit(confirm=True)
             for queue in list(self._held):
                 self._drop(queue)
             await self.core.unregister_consumer(self._group)
         self._arrived.set()
+        if self._traces is not None:
+            await self._traces.close()
         if self._owns_core:
             await self.core.close()
 
@@ -237,22 +245,27 @@ class PullConsumer:
     # -- reading ------------------------------------------------------------------------------
     async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
         """Up to `max_messages` of one queue, waiting up to `timeout_s`; empty if none came."""
+        if messages := self.round.give(max_messages):
+            return messages
         if not self._started or self._closing:
             raise ClientClosed("the consumer is not running: call start() first")
         if max_messages < 1:
             raise InvalidParameter(f"max_messages {max_messages} must be at least 1")
+        self.round.settle()
         if self.auto_commit:
-            self._note_polled()
+            self._polled.note_all()
+        if messages := self.round.take(max_messages):
+            return messages
         timed_out = asyncio.Event()
         timer = self.runtime.call_later(timeout_s, self._expire, timed_out)
         self._polling = True
         try:
             while True:
-                messages = self._take(max_messages)
-                if messages or timed_out.is_set() or self._closing:
-                    return messages
                 self._arrived.clear()
                 await self._arrived.wait()
+                messages = self.round.take(max_messages)
+                if messages or timed_out.is_set() or self._closing:
+                    return messages
         finally:
             self._polling = False
             timer.cancel()
@@ -260,21 +273,6 @@ class PullConsumer:
     def _expire(self, timed_out: asyncio.Event) -> None:
         timed_out.set()
         self._arrived.set()
-
-    def _take(self, most: int) -> list[ReceivedMessage]:
-        for _ in range(len(self._turns)):
-            held = self._turns[0]
-            self._turns.rotate(-1)
-            chunk = None if held.queue in self._paused else held.state.take(most)
-            if chunk is None:
-                continue
-            held.state.finish(chunk)
-            # When no message is left, the offset behind the filtered ones may be committed too.
-            self._polled[held.queue] = held.state.commit_offset()
-            held.space.set()
-            messages: Any = chunk.messages
-            return list(messages)
-        return []
 
     async def _read_ahead(self, held: AssignedQueue) -> None:
         """Runs until it is cancelled: code that moves the queue elsewhere, or drops it, ends this
@@ -285,8 +283,8 @@ class PullConsumer:
                 await held.wait_for_space()
                 continue
             try:
+                await self.core.route(held.queue.topic)  # of a queue assigned after start()
                 if state.next_offset < 0:
-                    await self.core.route(held.queue.topic)  # a queue assigned after start()
                     offset = await start_offset(
                         self.core, self.offsets, held.queue, self.consume_from, self.baseline
                     )
@@ -300,33 +298,35 @@ class PullConsumer:
                 continue
             note_term(self.core.terms, self._group, held.queue, pulled.term)
             if pulled.moved:
+                self.round.recall()
                 pulled.log_move(held.queue, state.next_offset)
                 offset = pulled.next_offset
                 if not pulled.by_order:
                     offset = state.moved_to(offset)
                 state.reset(offset)
                 self._polled[held.queue] = offset
-                self._reset(held.queue, offset)
+                self._polled.move(held.queue, offset)
                 continue
             was_idle = state.idle
             state.last_pull = self.runtime.monotonic()
             state.put(pulled.messages, pulled.next_offset, pulled.size)
-            if pulled.messages:
+            if pulled.messages and not self._closing:
+                self.round.arrived(held)
                 self._arrived.set()
             else:
                 if was_idle:
                     self._polled[held.queue] = pulled.next_offset
                     if self._polling and self.auto_commit:  # earlier messages are done with
-                        self._note(held.queue, pulled.next_offset)
+                        self._polled.note(held.queue, pulled.next_offset)
                 if pulled.stalled:
                     await self.runtime.sleep(ERROR_PAUSE_S)
 
     # -- offsets ------------------------------------------------------------------------------
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Commits the offsets polled so far, or `offsets` (next offset to read), and waits for
-        it."""
+        """Commits the offsets polled so far, or `offsets` (next to read), and waits for that."""
+        self.round.settle()
         for queue, offset in (self._polled if offsets is None else offsets).items():
-            self._note(self._require(queue).queue, offset)
+            self._polled.note(self._require(queue).queue, offset)
         for topic in {queue.topic for queue in self._held}:
             await self.core.route(topic)  # of a queue assigned a moment ago
         await self.offsets.commit(confirm=True)
@@ -339,7 +339,7 @@ class PullConsumer:
             raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
         held = self._require(queue)
         self._go_to(held, offset)
-        self._sought.add(held.queue)
+        self._polled.seek(held.queue)
 
     async def seek_to(self, queue: MessageQueue, place: str | int) -> int:
         """As seek(), to "first" or "last", the ends of the queue, or to the first message stored at
@@ -354,18 +354,19 @@ class PullConsumer:
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """poll() gives no messages of these queues until resume(), or until they come anew."""
-        self._paused.update(self._require(queue).queue for queue in queues)
+        self.round.pause({self._require(queue).queue for queue in queues})
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
         """poll() gives messages of these queues again."""
-        self._paused.difference_update(map(self._namespace.wrap_queue, queues))
+        self.round.resume(set(map(self._namespace.wrap_queue, queues)))
         self._arrived.set()
 
     def paused(self) -> list[MessageQueue]:
         """The queues that are paused."""
-        return sorted(map(self._namespace.plain_queue, self._paused))
+        return sorted(map(self._namespace.plain_queue, self.round.paused))
 
     def _go_to(self, held: AssignedQueue, offset: int) -> None:
+        self.round.recall()
         held.state.reset(offset)
         self._polled[held.queue] = offset
         held.stop_pulling()  # it may wait for messages at the old offset
@@ -381,6 +382,7 @@ class PullConsumer:
     async def lag(self, queue: MessageQueue | None = None) -> int:
         """Messages between what was polled and the end of the queue (or of all my queues)."""
         queues = list(self._held) if queue is None else [self._namespace.wrap_queue(queue)]
+        self.round.settle()
         return await lag_of(self.core, self.offsets, queues, self._polled)
 
     def assignment(self) -> list[MessageQueue]:
@@ -389,6 +391,7 @@ class PullConsumer:
 
     def position(self, queue: MessageQueue) -> int | None:
         """The offset of the next message that poll() gives of `queue`."""
+        self.round.settle()
         return self._polled.get(self._namespace.wrap_queue(queue))
 
     def _require(self, queue: MessageQueue) -> AssignedQueue:
@@ -397,30 +400,16 @@ class PullConsumer:
             raise InvalidParameter(f"{queue} is not assigned to this consumer: {self.assignment()}")
         return held
 
-    def _note_polled(self) -> None:
-        for queue, offset in self._polled.items():
-            self._note(queue, offset)
-
-    def _note(self, queue: MessageQueue, offset: int) -> None:
-        """Notes that the messages before `offset` are done with."""
-        if queue in self._sought:
-            self._reset(queue, offset)
-        else:
-            self.offsets.update(queue, offset)
-
-    def _reset(self, queue: MessageQueue, offset: int) -> None:
-        self._sought.discard(queue)
-        self.offsets.reset(queue, offset)
-
     async def _commit_loop(self) -> None:
         while not self._closing:
             await self.runtime.sleep(self._commit_interval)
+            self.round.settle()
             await self.offsets.commit()
 
     # -- queues come and go -------------------------------------------------------------------
     def _hold(self, queue: MessageQueue) -> None:
         held = self._held[queue] = AssignedQueue(queue)
-        self._turns.append(held)
+        self.round.add(held)
         if self._started:
             self._begin(held)
 
@@ -430,12 +419,10 @@ class PullConsumer:
 
     def _drop(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue)
+        self.round.remove(held)
         held.drop()
         held.stop_pulling()
-        self._turns.remove(held)
-        self._polled.pop(queue, None)
-        self._sought.discard(queue)
-        self._paused.discard(queue)
+        self._polled.forget(queue)
 
     def held_queues(self) -> list[MessageQueue]:
         """The queues as rebalance sees them."""
@@ -478,6 +465,7 @@ class PullConsumer:
             if self._puller.misplaced(queue):
                 held.stop_pulling()
                 self._begin(held)
+        self.round.settle()
         self._tasks.once(self.offsets.commit, "commit")
 
     def on_reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
@@ -486,13 +474,15 @@ class PullConsumer:
             held = self._held.get(queue)
             if held is not None and queue.topic == topic:
                 self._go_to(held, offset)
-                self._reset(queue, offset)
+                self._polled.move(queue, offset)
 
     def consumer_status(self, topic: str) -> dict[MessageQueue, int]:
         """Offsets of `topic` (221)."""
+        self.round.settle()
         return {queue: at for queue, at in self._polled.items() if queue.topic == topic}
 
     def running_info(self) -> dict[str, Any]:
         """ConsumerRunningInfo (307)."""
+        self.round.settle()
         subscriptions = self.subscriptions.values()
         return running_info(subscriptions, self._held, self.offsets, self.runtime, push=False)

@@ -25,6 +25,7 @@ from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consuming import SUSPEND_S, Concurrent, Consumption, InOrder
+from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
 from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.holdings import Holdings
 from saturnmq.client.consumer.listening import Caller, Listener, OneListener
@@ -41,10 +42,9 @@ from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.results import ConsumeResult, check_suspend
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import Baseline, start_offset
-from saturnmq.client.consumer.traced_listener import TracedListener
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
-from saturnmq.client.tracing import Trace, Tracer, topic_of
+from saturnmq.client.tracing import Trace
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.namespaces import namespace_of
@@ -137,8 +137,7 @@ class PushConsumer:
         rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits of what is consumed
         hold_s: seconds that a broker may hold a pull that finds nothing, 0.1 to 60; 15 by default,
-            longer with more than 1,500 queues; RocketMQ's brokers look only every 5 s whether they
-            are over
+            longer with over 1,500 queues; RocketMQ's brokers look every 5 s whether they are over
         max_cached_messages, max_cached_bytes: what is pulled ahead of the listener, for each queue
         verify_crc: check every message's CRC-32 of its body
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
@@ -169,13 +168,13 @@ class PushConsumer:
         self.consume_from = "first" if from_beginning else consume_from
         self.subscriptions: dict[str, Subscription] = {}
         self.baseline = Baseline()
-        self._tracer = Tracer(self.core, self.group, "SUB", topic_of(trace)) if trace else None
+        self._traces = ConsumptionTraces(self.core, self.group, trace) if trace else None
         self._caller = Caller(
             self.runtime,
             consume_message_batch_max_size,
             consume_threads,
             self.core.report_error,
-            None if self._tracer is None else TracedListener(self._tracer).around,
+            None if self._traces is None else self._traces.around,
         )
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
@@ -257,8 +256,8 @@ class PushConsumer:
         self._started = True
         if self._owns_core:
             await self.core.start()
-        if self._tracer is not None:
-            self._tracer.begin()
+        if self._traces is not None:
+            self._traces.begin()
         if self._file is None:
             retry = topics.retry_topic(self._group)
             version = self.core.subscription_version()
@@ -292,8 +291,8 @@ class PushConsumer:
         if self._started:
             await self.core.unregister_consumer(self._group)
         self._caller.close()
-        if self._tracer is not None:
-            await self._tracer.close()
+        if self._traces is not None:
+            await self._traces.close()
         if self._owns_core:
             await self.core.close()
 

@@ -164,10 +164,7 @@ class QueueLocks:
             {
                 "clientId": self._core.client_id,
                 "consumerGroup": self._group,
-                "mqSet": [
-                    {"brokerName": mq.broker_name, "queueId": mq.queue_id, "topic": mq.topic}
-                    for mq in queues
-                ],
+                "mqSet": [fastjson.mq_json(queue) for queue in queues],
                 "onlyThisBroker": False,
             }
         )

@@ -67,7 +67,7 @@ class Retry:
 
 
 def check_suspend(seconds: float, error: type[SaturnError] = InvalidParameter) -> None:
-    """This error: an ordered queue cannot wait so long or so short."""
+    """Raise `error` if an ordered queue cannot wait so long, or so short."""
     if not SUSPEND_LEAST_S <= seconds <= SUSPEND_MOST_S:
         raise error(
             f"suspend_s {seconds}: it must be from {SUSPEND_LEAST_S} to {SUSPEND_MOST_S:g} seconds"

@@ -13,8 +13,10 @@ import logging
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.single_send import single_send
+from saturnmq.protocol import properties as names
 from saturnmq.protocol import topics
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import STORED, RequestCode
+from saturnmq.protocol.frame import TRANSACTION_MASK
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.remoting import Command
@@ -23,7 +25,7 @@ from saturnmq.runtime.errors import RouteNotFound, SaturnError
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
-STORED = frozenset({0, 10, 11, 12})
+FIRST_LEVEL = 3  # as a broker chooses it: ten seconds
 
 
 class SendBack:
@@ -59,9 +61,7 @@ class SendBack:
 
     async def _by_offset(self, message: ReceivedMessage, delay_level: int) -> None:
         broker_name = message.broker_name or ""
-        address = self._core.broker_address(broker_name)
-        if address is None:
-            raise RouteNotFound(f"broker {broker_name} has no master in the route")
+        address = self._core.master_address(broker_name)
         ext = {
             "offset": str(message.physical_offset),
             "group": self._group,
@@ -84,18 +84,16 @@ class SendBack:
         if not others:
             raise RouteNotFound(f"no broker takes {retry_topic} now")
         queue = others[self._core.runtime.random.randrange(len(others))]
-        address = self._core.broker_address(queue.broker_name)
-        if address is None:
-            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
+        address = self._core.master_address(queue.broker_name)
         properties = dict(message.properties)
-        properties.setdefault("RETRY_TOPIC", self._namespace.wrap(message.topic))
-        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_message_id)
-        properties["RECONSUME_TIME"] = str(message.reconsume_times + 1)
-        properties["DELAY"] = str(delay_level or 3 + message.reconsume_times)
-        for name in ("TRAN_MSG", "__CRC32#", "MAX_RECONSUME_TIMES"):
+        properties.setdefault(names.RETRY_TOPIC, self._namespace.wrap(message.topic))
+        properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
+        properties[names.RECONSUME_TIME] = str(message.reconsume_times + 1)
+        properties[names.DELAY] = str(delay_level or FIRST_LEVEL + message.reconsume_times)
+        for name in (names.TRAN_MSG, names.CRC32, names.MAX_RECONSUME_TIMES):
             properties.pop(name, None)
         if self._max:
-            properties["MAX_RECONSUME_TIMES"] = self._max
+            properties[names.MAX_RECONSUME_TIMES] = self._max
         request = single_send(
             queue,
             "CLIENT_INNER_PRODUCER",
@@ -103,9 +101,9 @@ class SendBack:
             properties,
             born_ms=self._core.runtime.now_ms(),
             flag=message.flag,
-            sys_flag=message.sys_flag & ~0xC,
+            sys_flag=message.sys_flag & ~TRANSACTION_MASK,
             deliveries=message.reconsume_times + 1,
-            template="TBW102",
+            template=topics.AUTO_CREATE_TOPIC,
             template_queues=4,
         )
         if self._max:

@@ -18,20 +18,15 @@ from typing import Any, NamedTuple
 
 from saturnmq.client.consumer.consumer_data import heartbeat_entry
 from saturnmq.client.consumer.filter_check import find_brokers
-from saturnmq.client.consumer.popped import (
-    Receipt,
-    bits_of,
-    messages_in,
-    real_topic,
-    receipt_of,
-)
 from saturnmq.client.consumer.starting import Baseline
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
-from saturnmq.protocol import checked, fastjson, topics
+from saturnmq.protocol import fastjson, topics
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
+from saturnmq.protocol.pop_handle import PopHandle
 from saturnmq.protocol.pop_headers import INVISIBLE_MAX_MS
+from saturnmq.protocol.popped import bits_of, handle_of, messages_in
 from saturnmq.protocol.properties import POP_CK
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Expression, Subscription
@@ -245,24 +240,17 @@ class SimpleConsumer:
         self, source: Source, most: int, invisible_ms: int, hold_s: float
     ) -> list[ReceivedMessage]:
         subscription = self._subscriptions[source.topic]
-        ext = {
-            "consumerGroup": self._group,
-            "topic": source.topic,
-            "queueId": "-1",
+        ext = self._question(source, hold_s) | {
             "maxMsgNums": str(most),
             "invisibleTime": str(invisible_ms),
-            "pollTime": str(int(hold_s * 1000)),
-            "bornTime": str(self.runtime.now_ms()),
             "initMode": "0" if self._from_beginning else "1",
             "expType": subscription.expression_type,
             "exp": subscription.expression,
-            "order": str(self.ordered).lower(),
-            "bname": source.broker,
         }
         if self.ordered:
             ext["attemptId"] = f"{self.core.client_id}#{self._attempts}"
         request = Command.request(RequestCode.POP_MESSAGE, ext)
-        address = self._address(source.broker)
+        address = self.core.master_address(source.broker)
         answer = await self.core.invoke(address, request, hold_s + ANSWER_MARGIN_S, ok=POP_CODES)
         if answer.code != ResponseCode.SUCCESS:
             return []
@@ -291,18 +279,9 @@ class SimpleConsumer:
             await asyncio.gather(*asking, return_exceptions=True)
 
     async def _notified(self, source: Source, hold_s: float) -> None:
-        ext = {
-            "consumerGroup": self._group,
-            "topic": source.topic,
-            "queueId": "-1",
-            "pollTime": str(int(hold_s * 1000)),
-            "bornTime": str(self.runtime.now_ms()),
-            "order": str(self.ordered).lower(),
-            "bname": source.broker,
-        }
-        request = Command.request(RequestCode.NOTIFICATION, ext)
+        request = Command.request(RequestCode.NOTIFICATION, self._question(source, hold_s))
         try:
-            address = self._address(source.broker)
+            address = self.core.master_address(source.broker)
             answer = await self.core.invoke(address, request, hold_s + ANSWER_MARGIN_S)
         except SaturnError as error:
             log.info("%s does not tell when it has messages: %s", source, error)
@@ -311,11 +290,17 @@ class SimpleConsumer:
         if answer.ext.get("hasMsg") != "true":
             await self.runtime.sleep(AGAIN_S)  # the others may hold on a little longer
 
-    def _address(self, broker: str) -> str:
-        address = self.core.broker_address(broker)
-        if address is None:
-            raise RouteNotFound(f"broker {broker} has no master now")
-        return address
+    def _question(self, source: Source, hold_s: float) -> dict[str, str]:
+        """The fields of every question about messages: where, and how long a broker may hold it."""
+        return {
+            "consumerGroup": self._group,
+            "topic": source.topic,
+            "queueId": "-1",
+            "pollTime": str(int(hold_s * 1000)),
+            "bornTime": str(self.runtime.now_ms()),
+            "order": str(self.ordered).lower(),
+            "bname": source.broker,
+        }
 
     # -- acknowledging ------------------------------------------------------------------------
     async def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
@@ -324,32 +309,32 @@ class SimpleConsumer:
         self._check_runs()
         if isinstance(messages, ReceivedMessage):
             messages = [messages]
-        by_broker: dict[str, list[tuple[str, Receipt]]] = {}
+        by_broker: dict[str, list[tuple[str, PopHandle]]] = {}
         for message in messages:
-            receipt = receipt_of(message)
-            by_broker.setdefault(receipt.broker, []).append(
-                (self._namespace.wrap(message.topic), receipt)
+            handle = handle_of(message)
+            by_broker.setdefault(handle.broker, []).append(
+                (self._namespace.wrap(message.topic), handle)
             )
         failed: list[SaturnError] = []
-        for broker, receipts in by_broker.items():
+        for broker, handles in by_broker.items():
             try:
-                if len(receipts) == 1:
-                    await self._ack_one(*receipts[0])
+                if len(handles) == 1:
+                    await self._ack_one(*handles[0])
                 else:
-                    await self._ack_all(broker, receipts)
+                    await self._ack_all(broker, handles)
             except SaturnError as error:
                 failed.append(error)
         if failed:
             raise failed[0]
 
-    async def _ack_one(self, topic: str, receipt: Receipt) -> None:
-        request = Command.request(RequestCode.ACK_MESSAGE, self._about(topic, receipt))
-        await self.core.invoke(self._address(receipt.broker), request)
+    async def _ack_one(self, topic: str, handle: PopHandle) -> None:
+        request = Command.request(RequestCode.ACK_MESSAGE, handle.about(topic, self._group))
+        await self.core.invoke(await self._master_of(topic, handle.broker), request)
 
-    async def _ack_all(self, broker: str, receipts: Sequence[tuple[str, Receipt]]) -> None:
-        pops: dict[tuple[str, Receipt], list[int]] = {}
-        for topic, receipt in receipts:
-            pops.setdefault((topic, receipt._replace(offset=0)), []).append(receipt.offset)
+    async def _ack_all(self, broker: str, handles: Sequence[tuple[str, PopHandle]]) -> None:
+        pops: dict[tuple[str, PopHandle], list[int]] = {}
+        for topic, handle in handles:
+            pops.setdefault((topic, handle._replace(offset=0)), []).append(handle.offset)
         entries = [
             {
                 "c": self._group,
@@ -366,7 +351,7 @@ class SimpleConsumer:
         ]
         body = fastjson.dumps({"brokerName": broker, "acks": entries})
         request = Command.request(RequestCode.BATCH_ACK_MESSAGE, {}, body)
-        answer = await self.core.invoke(self._address(broker), request)
+        answer = await self.core.invoke(await self._master_of(handles[0][0], broker), request)
         if answer.remark:
             raise NoMessage(answer.remark)
 
@@ -374,28 +359,19 @@ class SimpleConsumer:
         """Let the invisible time of a message begin anew, with this length: longer to go on working
         on it, or shorter to give it back. NoMessage: its time is over, or it was acknowledged."""
         self._check_runs()
-        receipt = receipt_of(message)
-        ext = self._about(self._namespace.wrap(message.topic), receipt)
+        handle = handle_of(message)
+        topic = self._namespace.wrap(message.topic)
+        ext = handle.about(topic, self._group)
         ext["invisibleTime"] = str(_milliseconds(invisible_s))
         request = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
-        answer = await self.core.invoke(self._address(receipt.broker), request)
-        changed = receipt._replace(
-            start=receipt.offset,
-            pop_ms=checked.integer(answer.ext, "popTime"),
-            invisible_ms=checked.integer(answer.ext, "invisibleTime"),
-            revive_queue=checked.integer(answer.ext, "reviveQid"),
-        )
-        message.properties[POP_CK] = str(changed)
+        answer = await self.core.invoke(await self._master_of(topic, handle.broker), request)
+        message.properties[POP_CK] = str(handle.changed(answer.ext))
 
-    def _about(self, topic: str, receipt: Receipt) -> dict[str, str]:
-        return {
-            "consumerGroup": self._group,
-            "topic": real_topic(topic, self._group, receipt.kind),
-            "queueId": str(receipt.queue_id),
-            "offset": str(receipt.offset),
-            "extraInfo": str(receipt),
-            "bname": receipt.broker,
-        }
+    async def _master_of(self, topic: str, broker: str) -> str:
+        """The address of a broker, though another consumer received the messages of this topic."""
+        if self.core.broker_address(broker) is None:
+            await self.core.route(topic)
+        return self.core.master_address(broker)
 
     # -- what brokers ask ---------------------------------------------------------------------
     def heartbeat_data(self) -> dict[str, Any]:

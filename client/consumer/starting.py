@@ -108,7 +108,8 @@ async def lag_of(
     queues: Iterable[MessageQueue],
     reached: Mapping[MessageQueue, int],
 ) -> int:
-    """Messages between the offsets `reached`, else those of the store, and the queues' ends."""
+    """The number of messages from the place that each queue was read up to, to its end: from its
+    offset in `reached`, or else from its stored one."""
     queues = list(queues)
     for topic in {each.topic for each in queues}:
         await core.route(topic)

@@ -1,8 +1,8 @@
 """Messages that wait to be sent, in their lanes.
 
 Senders on any thread append under one lock and wake the loop once; the loop thread alone takes
-batches out. With linger 0 there is no timer: the messages that queued while the last batch was in
-flight go in the next one.
+batches out. The messages that queued while the last batch was in flight go in the next one; a batch
+may also fill for a moment first (lingering.py), in which its lane wakes nobody.
 
 A lane is one topic's queue of batches, or one pinned queue's (keys, selectors, `queue=`). A message
 that cannot be batched (delayed, %RETRY%, compressed) is a batch of its own, sent by
@@ -14,8 +14,9 @@ into it, in one step of C that no other thread sees half done.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from saturnmq.client.kernels import Outbox
@@ -25,12 +26,14 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.runtime import forks
 from saturnmq.runtime.errors import MessageIllegal, RequestTimeout, SaturnError
 
+log = logging.getLogger(__name__)
+
 FIRST_BUFFER = 16 * 1024  # bytes; grows to the whole batch on the way
 SPARE_BUFFERS = 32
 # Batches go round the queues, so few messages are spread evenly by small ones only. A lane begins
 # with batches of about this many messages; after this many such batches it is a stream, whose
 # batches may be four times as large, and so on. The lane begins anew after a rest, and when
-# somebody waits for answers.
+# somebody waits for the newest answers.
 SPREAD_MESSAGES = 64
 SPREAD_BATCHES = 16
 REST_MS = 50
@@ -73,10 +76,14 @@ class Lane:
     """Batches of one topic, or of one pinned queue, in the order they were filled."""
 
     __slots__ = (
+        "awaited",
         "begun",
         "begun_ms",
         "dirty",
+        "filled",
+        "hurries_until",
         "in_flight",
+        "lingers",
         "next_queue",
         "open",
         "owner",
@@ -98,7 +105,11 @@ class Lane:
         self.begun_ms = 0  # time of the last of them
         self.in_flight: dict[str, int] = {}  # batches per broker name
         self.next_queue = next_queue
-        self.dirty = False
+        self.dirty = False  # the loop looks at it by itself
+        self.lingers = False  # and only when its moment is over
+        self.filled: ProducerBatch | None = None  # had its moment
+        self.awaited = False  # somebody waits for a batch of it
+        self.hurries_until = 0.0
         self.resolving = False
 
     def put(self, batch: ProducerBatch) -> None:
@@ -180,10 +191,7 @@ class Accumulator:
             self._mark(lane)
             if lane.pinned is None and not self._refusing:
                 self._outbox.open[lane.topic] = batch
-            gate = None
-            if self.gate is not None and lane.ready_bytes >= READY_AHEAD * self.batch_bytes:
-                gate = self.gate()
-                self.gates.append(gate)
+            gate = self._gate(lane)
         if gate is not None:
             gate.acquire(timeout=PACE_S)
         return batch.handle(index)
@@ -212,6 +220,7 @@ class Accumulator:
             return None
         if batch is not None:
             lane.put(batch)
+            self._hurry(lane)
         lane.open = self.batch(lane, self.spare.pop() if spare else bytearray(size))
         lane.begun += 1
         lane.begun_ms = lane.open.born_ms
@@ -232,10 +241,12 @@ class Accumulator:
         head = self.ids.batch_head().encode()
         batch = ProducerBatch(lane, self.now_ms(), head, buffer, single)
         batch.queue = None if lane.pinned is None else lane.pinned.queue
+        batch.callbacks = None
         return batch
 
-    def append_batch(self, lane: Lane, batch: ProducerBatch) -> bool:
-        """Put a whole batch into its lane, behind what is there; False when the buffer is full."""
+    def append_batch(self, lane: Lane, batch: ProducerBatch, *, pace: bool = False) -> bool:
+        """Put a whole batch into its lane, behind what is there; False when the buffer is full.
+        With `pace` the sender pauses if it is far ahead of the loop."""
         with self.lock:
             if self._lacks(batch.reserved):
                 return False
@@ -245,8 +256,23 @@ class Accumulator:
                 lane.open = None
             lane.put(batch)
             self._count(batch)
-            self._mark(lane)
+            self._hurry(lane)
+            gate = self._gate(lane) if pace else None
+        if gate is not None:
+            gate.acquire(timeout=PACE_S)
         return True
+
+    def is_ahead(self, lane: Lane) -> bool:
+        """Whether the senders of `lane` are far ahead of the loop."""
+        return lane.ready_bytes >= READY_AHEAD * self.batch_bytes
+
+    def _gate(self, lane: Lane) -> Gate | None:
+        """A gate to wait at, for a sender that is far ahead of the loop."""
+        if self.gate is None or not self.is_ahead(lane):
+            return None
+        gate = self.gate()
+        self.gates.append(gate)
+        return gate
 
     def _hide(self, lane: Lane) -> None:
         """Withdraw the lane's open batch from the outbox; offers made so far are complete."""
@@ -270,13 +296,41 @@ class Accumulator:
             if len(self.dirty) == 1:
                 self.wake()
 
-    def watch(self, batch: ProducerBatch, call: Callable[[], object]) -> bool:
-        """Have `call` called on the loop when `batch` is done; False if it already is."""
+    def _hurry(self, lane: Lane) -> None:
+        """Have the loop look at `lane` now, even if it lingers."""
+        if lane.lingers:
+            lane.lingers = lane.dirty = False
+        self._mark(lane)
+
+    def watch(
+        self, batch: ProducerBatch, call: Callable[[], object], *, waits: bool = False
+    ) -> bool:
+        """Have `call` called on the loop when `batch` is done; False if it already is. `waits`:
+        somebody does nothing else meanwhile, so the batch goes at once."""
         with self.lock:
             if batch.done:
                 return False
             batch.watchers.append(call)
-            batch.lane.begun = 0
+            lane = batch.lane
+            if lane.open is None or lane.open is batch:
+                lane.begun = 0  # whoever waits for the newest messages sends no stream of them
+            if waits:
+                lane.awaited = True
+                if lane.lingers:
+                    self._hurry(lane)
+            return True
+
+    def call_when_done(
+        self, batch: ProducerBatch, callback: Callable[[SendHandle], object], handle: SendHandle
+    ) -> bool:
+        """Have `callback(handle)` called on the loop when `batch` is done; False if it already
+        is."""
+        with self.lock:
+            if batch.done:
+                return False
+            if batch.callbacks is None:
+                batch.callbacks = []
+            batch.callbacks += (callback, handle)
             return True
 
     def lane(self, topic: str, pinned: Pin | None) -> Lane:
@@ -302,6 +356,20 @@ class Accumulator:
             for lane in lanes:
                 lane.dirty = False
         return lanes
+
+    def let_fill(self, lane: Lane) -> None:
+        """Appends to `lane` wake nobody, until a batch is full or somebody waits for one."""
+        with self.lock:
+            if not lane.dirty:
+                lane.dirty = lane.lingers = True
+
+    def moment_over(self, lanes: Iterable[Lane]) -> None:
+        """Their batches do not linger again."""
+        with self.lock:
+            for lane in lanes:
+                lane.filled = lane.open
+                if lane.lingers:
+                    lane.lingers = lane.dirty = False
 
     @staticmethod
     def head(lane: Lane) -> ProducerBatch | None:
@@ -340,6 +408,7 @@ class Accumulator:
                 batch.queue = self.renamed(batch.queue)
             batch.done = True
             watchers, batch.watchers = batch.watchers, []
+            callbacks, batch.callbacks = batch.callbacks, None
             self.active.discard(batch)
             self.buffered -= batch.reserved
             if (
@@ -356,6 +425,8 @@ class Accumulator:
             room = self.starving and self.buffered <= self.buffer_bytes // 2
             if room:
                 self.starving = False
+        if callbacks:
+            _call_back(callbacks)
         for call in watchers:
             call()
         if room and self.on_space is not None:
@@ -375,6 +446,8 @@ class Accumulator:
     def forked(self) -> None:
         """Accept nothing in a forked child, where no send waits."""
         self.lock = forks.ForkedLock()
+        for batch in list(self.active):
+            batch.callbacks = None  # the next one asks for the lock
         self._outbox.open.clear()
 
     def close(self, error: SaturnError) -> None:
@@ -383,6 +456,16 @@ class Accumulator:
             self.fail_lane(lane, error)
         for batch in list(self.active):
             self.finish(batch, error)
+
+
+def _call_back(callbacks: list[Any]) -> None:
+    """Make the application's calls; one that raises keeps no other from its answer."""
+    each = iter(callbacks)
+    for callback, handle in zip(each, each, strict=True):
+        try:
+            callback(handle)
+        except Exception:
+            log.exception("the callback of a send raised")
 
 
 def not_in_time(batch: ProducerBatch, seconds: float, last: BaseException | None) -> SaturnError:

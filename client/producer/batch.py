@@ -13,18 +13,19 @@ import struct
 from typing import Any
 
 from saturnmq.client.kernels import BatchFields, SendHandle, SendResult
-from saturnmq.client.producer.batch_reference import EXTRA_BYTES_MAX
+from saturnmq.client.producer.batch_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX, ITEM_OVERHEAD
 
 _OFFSET_ID = re.compile("[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")  # of an IPv4 or IPv6 store
-
-ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
 
 
 class ProducerBatch(BatchFields):
     """Messages that travel in one request."""
 
-    __slots__ = ("recall_handle",)  # of a timed message, which is alone in its batch
+    __slots__ = ("callbacks", "recall_handle")
+    callbacks: list[Any] | None
+    """Each call with its handle behind it; there is a list from the first one on."""
     recall_handle: str
+    """Of a timed message, which is alone in its batch."""
 
     @property
     def body(self) -> Any:
@@ -49,4 +50,11 @@ class ProducerBatch(BatchFields):
         return f"{self.offset_ids[:-16]}{int(self.offset_ids[-16:], 16) + skipped:016X}"
 
 
-__all__ = ["EXTRA_BYTES_MAX", "ITEM_OVERHEAD", "ProducerBatch", "SendHandle", "SendResult"]
+__all__ = [
+    "BATCH_COUNT_MAX",
+    "EXTRA_BYTES_MAX",
+    "ITEM_OVERHEAD",
+    "ProducerBatch",
+    "SendHandle",
+    "SendResult",
+]

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from copy import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from saturnmq.client.producer.results import SendStatus
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from saturnmq.client.producer.batch import ProducerBatch
 
 BATCH_COUNT_MAX = 0x10000  # the last four hex digits of a generated id
+ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
 EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64  # UNIQ_KEY and WAIT take 52
 
 
@@ -110,7 +110,7 @@ class SendHandle:
     def add_done_callback(self, callback: Callable[[SendHandle], object]) -> None:
         """Call `callback(self)` on the client's loop when the send is over, or now if it already
         is."""
-        if not self.batch.lane.owner.watch(self.batch, partial(callback, self)):
+        if not self.batch.lane.owner.call_when_done(self.batch, callback, self):
             callback(self)
 
 
@@ -170,7 +170,7 @@ class BatchFields:
         self.first_offset = 0
         self.offset_ids = ""
         self.sizes = b""  # i32 each: bytes of the frames as stored, if the broker sent them
-        self.watchers: list[Any] = []
+        self.watchers: list[Any] = []  # calls without an argument
 
     def put(self, body: Any, extra: bytes, flag: int, generate: bool) -> int:
         """Add an entry; returns its index, or -1 if there is no room. Without `generate`, `extra`
@@ -211,3 +211,19 @@ class Outbox:
         that is not compressed) into the open batch of its topic. Returns None, and does nothing,
         for any other message, without an open batch, or if that is full."""
         return None  # only the kernel is atomic without a lock: refuse all here
+
+
+def pack(batch: BatchFields, messages: Sequence[Message], topic: str, most: int) -> bool:
+    """Put ordinary messages of `topic` (see `Outbox.offer`) into `batch`, which is empty. False if
+    one is not ordinary, or the batch would have more than `most` bytes: then it is of no use."""
+    return False  # the caller's loop, which checks each message, is the reference
+
+
+def handles_of(batch: BatchFields) -> list[SendHandle]:
+    """The handles of all messages."""
+    return [batch.handle(index) for index in range(batch.count)]
+
+
+def results_of(batch: BatchFields) -> list[SendResult]:
+    """The results of all messages; only for a batch that is done without an error."""
+    return [batch.result(index) for index in range(batch.count)]

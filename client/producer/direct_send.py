@@ -9,6 +9,8 @@ the loop decides about a failed attempt, as it does for all sends.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from saturnmq.client.connections import SUCCEEDED_S
 from saturnmq.client.producer.accumulator import Lane, Pin
@@ -21,6 +23,7 @@ from saturnmq.runtime import forks
 from saturnmq.runtime.errors import SaturnError
 
 IDLE_S = 1.0  # an older connection is checked before use: the peer may have closed it
+LOOK_S = 250e-6  # a broker that waits for no disk answers well within it
 
 
 class DirectSend:
@@ -38,24 +41,38 @@ class DirectSend:
     def send(self, message: Message, pinned: Pin | None) -> SendResult | ProducerBatch | None:
         """The result; or the batch, if the first attempt failed and others follow on the loop; or
         None, with nothing done, when this path is not free."""
-        engine = self._engine
-        lane = engine.accumulator.lanes.get(message.topic if pinned is None else pinned)
+        batch = self._try(message.topic, pinned, partial(self._engine.only, message))
+        if batch is not None and batch.done and batch.error is None:
+            return batch.result(0)
+        return batch
+
+    def send_batch(self, messages: Sequence[Message], pinned: Pin | None) -> ProducerBatch | None:
+        """As `send`, for messages that are stored together; the batch in either case."""
+        if not messages:
+            return None  # the ordinary path raises the error
+        make = partial(self._engine.batch_of, messages)
+        return self._try(messages[0].topic, pinned, lambda lane: make(lane.pinned))
+
+    def _try(
+        self, topic: str, pinned: Pin | None, make: Callable[[Lane], ProducerBatch]
+    ) -> ProducerBatch | None:
+        lane = self._engine.accumulator.lanes.get(topic if pinned is None else pinned)
         if lane is None or lane.open or lane.ready or lane.in_flight:
             return None  # the lane's first message makes it, and finds its route
         if not self._turn.acquire(blocking=False):
             return None
         try:
-            return None if self._closed else self._send(message, lane)
+            return None if self._closed else self._send(lane, make)
         finally:
             self._turn.release()
 
-    def _send(self, message: Message, lane: Lane) -> SendResult | ProducerBatch | None:
+    def _send(self, lane: Lane, make: Callable[[Lane], ProducerBatch]) -> ProducerBatch | None:
         engine = self._engine
         queue = engine.sender.queue_now(lane)
         channel = None if queue is None else self._channel(queue)
         if queue is None or channel is None:
             return None
-        batch = engine.only(message, lane)
+        batch = make(lane)
         now = engine.core.runtime.monotonic
         batch.attempts = 1
         batch.queue = queue
@@ -78,7 +95,7 @@ class DirectSend:
         if error is None and not engine.sender.wants_another(batch):
             engine.sender.faults.succeeded(queue.broker_name, (now() - batch.sent_at) * 1e3, now())
             batch.done = True
-            return batch.result(0)
+            return batch
         engine.call_on_loop(lambda: engine.sender.take_over(batch, queue, error))
         return batch
 
@@ -93,7 +110,7 @@ class DirectSend:
             channel = None
         if channel is None:
             try:
-                channel = Channel(core.runtime, address, core.connect_timeout)
+                channel = Channel(core.runtime, address, core.connect_timeout, look_s=LOOK_S)
             except SaturnError:
                 return None  # the ordinary path meets the same error and handles it
             self._channels[address] = channel

@@ -12,20 +12,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.client.core import ClientCore
+from saturnmq.client.kernels import pack
 from saturnmq.client.producer.accumulator import Accumulator, Gate, Lane, Pin, ThreadLock
 from saturnmq.client.producer.batch import (
+    BATCH_COUNT_MAX,
     EXTRA_BYTES_MAX,
     ITEM_OVERHEAD,
     ProducerBatch,
     SendHandle,
     SendResult,
 )
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.placing import Round, queue_of
 from saturnmq.client.producer.requesting import Requests, send_reply
-from saturnmq.client.producer.sending import ProducerOptions, Sender
+from saturnmq.client.producer.sending import Sender
 from saturnmq.client.producer.timed import recall
 from saturnmq.protocol import compression
 from saturnmq.protocol.ids import UniqueIds
@@ -57,6 +61,18 @@ def _refuse(message: Message) -> None:
     """Takes no message: each must be wrapped first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """How the callers of a producer and its loop meet: in one thread, or in several."""
+
+    lock: ThreadLock
+    call_on_loop: Callable[[Callable[[], None]], object]
+    wait: Callable[[ProducerBatch, float | None], object]
+    """How `SendHandle.result` waits."""
+    gate: Callable[[], Gate] | None = None
+    """The accumulator's, where a sender can be ahead of the loop."""
+
+
 class ProducerEngine:
     """A producer without the way in which its callers wait. `enqueue` may run on any thread."""
 
@@ -65,36 +81,31 @@ class ProducerEngine:
         core: ClientCore,
         group: str,
         options: ProducerOptions,
-        *,
-        lock: ThreadLock,
-        call_on_loop: Callable[[Callable[[], None]], object],
-        wait: Callable[[ProducerBatch, float | None], object],
-        gate: Callable[[], Gate] | None = None,
+        callers: Callers,
         namespace: Namespace = NO_NAMESPACE,
     ) -> None:
-        """`wait` is how `SendHandle.result` waits; `gate` is the accumulator's."""
         self.core = core
         self.group = check_group(namespace.wrap(group))
         # None spares the ordinary producer a call for each message.
         self.namespace = namespace if namespace.name else None
         self.options = options
-        self.call_on_loop = call_on_loop
+        call_on_loop = self.call_on_loop = callers.call_on_loop
         runtime = core.runtime
         compress_above = options.compress_above
         self._alone_from = options.batch_bytes if compress_above is None else compress_above
         ids = UniqueIds(runtime, core.local_ip, core.pid, salt=runtime.random.getrandbits(32))
         self.accumulator = Accumulator(
-            lock,
+            callers.lock,
             runtime.now_ms,
             ids,
             lambda: call_on_loop(self._pump),
-            wait,
+            callers.wait,
             self.wait,
             batch_bytes=options.batch_bytes,
             buffer_bytes=options.buffer_bytes,
             alone_from=min(self._alone_from, options.max_message_bytes + 1),
             first_queue=lambda: runtime.random.randrange(1 << 16),
-            gate=gate,
+            gate=callers.gate,
         )
         self.offer: Callable[[Message], SendHandle | None] = self.accumulator.offer
         if self.namespace is not None:
@@ -153,11 +164,21 @@ class ProducerEngine:
         self, messages: Sequence[Message], pinned: Pin | None
     ) -> ProducerBatch | None:
         """Accept messages of one topic as one batch; None when the buffer is full."""
+        batch = self.batch_of(messages, pinned)
+        return batch if self.accumulator.append_batch(batch.lane, batch, pace=True) else None
+
+    def batch_of(self, messages: Sequence[Message], pinned: Pin | None) -> ProducerBatch:
+        """Messages of one topic as one batch, not put into its lane."""
         if not messages:
             raise InvalidParameter("send_batch of no messages: give at least one")
         if self.namespace is not None:
             messages = [self._wrapped(message, self.namespace) for message in messages]
         topic = messages[0].topic
+        if topic in self._topics and not topic.startswith(RETRY_PREFIX):
+            self.check_open()
+            batch = self.accumulator.batch(self.accumulator.lane(topic, pinned), b"")
+            if pack(batch, messages, topic, self.options.max_message_bytes):
+                return batch
         for message in messages:
             self._check(message)
             if message.topic != topic:
@@ -168,9 +189,7 @@ class ProducerEngine:
                 raise MessageIllegal(
                     "delayed, transactional and %RETRY% messages cannot be in a batch: use send"
                 )
-        lane = self.accumulator.lane(topic, pinned)
-        batch = self._whole(lane, messages)
-        return batch if self.accumulator.append_batch(lane, batch) else None
+        return self._whole(self.accumulator.lane(topic, pinned), messages)
 
     def pin_for(
         self,
@@ -209,9 +228,7 @@ class ProducerEngine:
 
     def round(self, topic: str) -> Round:
         """The queues that keys are hashed over now; none before `route(topic)`."""
-        if self.namespace is not None:
-            topic = self.namespace.wrap(topic)
-        return self.sender.key_queues.round(topic)
+        return self.sender.key_queues.round(self._wrap(topic))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """Those queues, as the application names them."""
@@ -219,6 +236,10 @@ class ProducerEngine:
         if self.namespace is None:
             return list(queues)
         return [self.namespace.plain_queue(queue) for queue in queues]
+
+    def _wrap(self, topic: str) -> str:
+        """The topic for the brokers."""
+        return topic if self.namespace is None else self.namespace.wrap(topic)
 
     @staticmethod
     def _wrapped(message: Message, namespace: Namespace) -> Message:
@@ -288,9 +309,7 @@ class ProducerEngine:
         """Accept `count` messages that are encoded as a batch (protocol/batch.py), including
         UNIQ_KEY; None when the buffer is full."""
         self.check_open()
-        if self.namespace is not None:
-            topic = self.namespace.wrap(topic)
-        lane = self.accumulator.lane(topic, pinned)
+        lane = self.accumulator.lane(self._wrap(topic), pinned)
         batch = self.accumulator.batch(lane, body)
         batch.bytes = len(body)
         batch.count = count
@@ -320,6 +339,11 @@ class ProducerEngine:
         return batch
 
     def _whole(self, lane: Lane, messages: Sequence[Message]) -> ProducerBatch:
+        if len(messages) > BATCH_COUNT_MAX:
+            raise MessageIllegal(
+                f"batch of {len(messages)} messages exceeds the limit of {BATCH_COUNT_MAX}: send "
+                "fewer at once, or use send_async, which batches by itself"
+            )
         extras = [self._extra(message.properties) for message in messages]
         size = 0
         for message, (extra, _) in zip(messages, extras, strict=True):
@@ -351,8 +375,7 @@ class ProducerEngine:
         """Before a request: the brokers of the topic have to know this client."""
         self.check_open()
         await self.route(topic)
-        if self.namespace is not None:
-            topic = self.namespace.wrap(topic)
+        topic = self._wrap(topic)
         if not self.requests.is_known_at(topic):
             await self.requests.greet(topic)
 
@@ -383,9 +406,7 @@ class ProducerEngine:
     async def route(self, topic: str, *, create: bool = True) -> None:
         """Fetch the route of `topic`, so that `pin_for` can answer; without `create` the topic has
         to exist."""
-        if self.namespace is not None:
-            topic = self.namespace.wrap(topic)
-        check_topic(topic)
+        topic = check_topic(self._wrap(topic))
         await self.core.route(topic, create=create)
         self.sender.key_queues.learn(topic)
 
@@ -404,9 +425,7 @@ class ProducerEngine:
             sound = [queue for queue in queues if faults.available(queue.broker_name, now)]
             pinned = Pin(self.core.runtime.random.choice(sound or queues))
         queue = pinned.queue
-        address = self.core.broker_address(queue.broker_name)
-        if address is None:
-            raise RouteNotFound(f"broker {queue.broker_name} has no master in the route")
+        address = self.core.master_address(queue.broker_name)
         batch = self.single(self.accumulator.lane(message.topic, pinned), message)
         self.core.oneway(address, self.sender.command(batch, queue))
 
@@ -418,7 +437,7 @@ class ProducerEngine:
             if not future.done():
                 future.set_result(None)
 
-        if self.accumulator.watch(batch, done):
+        if self.accumulator.watch(batch, done, waits=True):
             await future
 
     async def flush(self) -> None:
@@ -436,6 +455,6 @@ class ProducerEngine:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.flush()
-        self.sender.closed = True
+        self.sender.close()
         self.accumulator.close(ClientClosed("the producer was closed"))
         await self.core.unregister_producer(self.group)

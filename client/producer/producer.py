@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
+from saturnmq.client.kernels import handles_of, results_of
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer.batch import (
     ProducerBatch,
     SendHandle,
     SendResult,
 )
-from saturnmq.client.producer.engine import Body, ProducerEngine, Selector
+from saturnmq.client.producer.engine import Body, Callers, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
-from saturnmq.client.producer.sending import ProducerOptions
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -70,6 +71,7 @@ class Producer:
         batch_bytes: int = ProducerOptions.batch_bytes,
         buffer_bytes: int = ProducerOptions.buffer_bytes,
         in_flight: int = ProducerOptions.in_flight,
+        linger: float = ProducerOptions.linger,
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
         latency_table: LatencyTable = ProducerOptions.latency_table,
@@ -91,6 +93,7 @@ class Producer:
         batch_bytes: largest size of a batch
         buffer_bytes: bytes that may wait to be acknowledged; a send waits for room in it
         in_flight: batches under way to one broker, for each topic and queue
+        linger: seconds that a batch may fill while messages come fast; 0 is never
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
@@ -109,6 +112,7 @@ class Producer:
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
             in_flight=in_flight,
+            linger=linger,
             max_message_bytes=max_message_bytes,
             compress_above=compress_above,
             latency_table=latency_table,
@@ -121,6 +125,7 @@ class Producer:
         self._trace = topic_of(trace) if trace else ""
         self._namespace = namespace_of(namespace)
         self._engine: ProducerEngine | None = None
+        self._offer: Callable[[Message], SendHandle | None] = _not_started
         self._room: list[asyncio.Future[None]] = []
 
     async def start(self) -> Producer:
@@ -129,20 +134,13 @@ class Producer:
             return self
         if self._own_core:
             await self.core.start()
-        runtime = self.core.runtime
         make = partial(TracedEngine, trace_topic=self._trace) if self._trace else ProducerEngine
-        engine = make(
-            self.core,
-            self.group,
-            self.options,
-            lock=contextlib.nullcontext(),
-            call_on_loop=runtime.call_soon,
-            wait=_not_here,
-            namespace=self._namespace,
-        )
+        callers = Callers(contextlib.nullcontext(), self.core.runtime.call_soon, _not_here)
+        engine = make(self.core, self.group, self.options, callers, self._namespace)
         engine.accumulator.on_space = self._on_space
         await engine.start()
         self._engine = engine
+        self._offer = engine.offer
         at_exit.remember(self._settle)
         return self
 
@@ -186,6 +184,10 @@ class Producer:
         selector: Selector | None = None,
     ) -> SendHandle:
         """Accept the message; waits only while the buffer is full. Await the handle for the ack."""
+        if queue is None and sharding_key is None and selector is None:
+            offered = self._offer(message)
+            if offered is not None:
+                return offered
         engine = self.engine
         if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
             await engine.route(message.topic)
@@ -193,6 +195,8 @@ class Producer:
         while True:
             handle = engine.enqueue(message, pinned)
             if handle is not None:
+                if engine.accumulator.is_ahead(handle.batch.lane):
+                    await self.core.runtime.sleep(0)  # the loop's turn to send
                 return handle
             await self._wait_for_room()
 
@@ -204,16 +208,29 @@ class Producer:
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
+        batch = await self._batch(messages, queue)
+        async with _within(timeout):
+            await batch.handle(0)
+        return results_of(batch)
+
+    async def send_batch_async(
+        self, messages: Sequence[Message], *, queue: MessageQueue | None = None
+    ) -> list[SendHandle]:
+        """Accept messages as `send_batch` does; waits only while the buffer is full."""
+        return handles_of(await self._batch(messages, queue))
+
+    async def _batch(
+        self, messages: Sequence[Message], queue: MessageQueue | None
+    ) -> ProducerBatch:
         engine = self.engine
         pinned = engine.pin(queue)
         while True:
             batch = engine.enqueue_batch(messages, pinned)
             if batch is not None:
-                break
+                if engine.accumulator.is_ahead(batch.lane):
+                    await self.core.runtime.sleep(0)
+                return batch
             await self._wait_for_room()
-        async with _within(timeout):
-            await engine.wait(batch)
-        return [batch.handle(index).result() for index in range(len(messages))]
 
     async def send_oneway(
         self,
@@ -317,6 +334,10 @@ async def _within(
             yield
     except TimeoutError:
         raise RequestTimeout(why.format(timeout)) from None
+
+
+def _not_started(message: Message) -> None:
+    """Placeholder until the producer is started: takes no message."""
 
 
 def _not_here(batch: ProducerBatch, timeout: float | None) -> None:

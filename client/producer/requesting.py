@@ -30,7 +30,7 @@ from saturnmq.protocol.message import (
     encode_properties,
 )
 from saturnmq.protocol.route import QUEUES_MAX
-from saturnmq.protocol.topics import reply_topic
+from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, reply_topic
 from saturnmq.runtime.errors import MalformedFrame, MessageIllegal, RouteNotFound
 
 IS_REPLY = "reply"  # the value of MSG_TYPE
@@ -122,7 +122,7 @@ async def send_reply(
         body,
         told,
         born_ms=core.runtime.now_ms(),
-        template="TBW102",
+        template=AUTO_CREATE_TOPIC,
         template_queues=core.default_topic_queues,
         code=RequestCode.SEND_REPLY_MESSAGE_V2,
     )

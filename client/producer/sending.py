@@ -9,6 +9,7 @@ The rules, in RocketMQ's terms (docs/internals/protocol.md 2.1, 6):
 - a part-filled batch leaves only when none of its lane is in flight to that broker, full ones up to
   `in_flight` of them: messages that queue while the last batch is under way go together
 - small batches of several lanes go to a broker in one request (carriers.py)
+- while messages come fast, a part-filled batch for which nobody waits fills first (lingering.py)
 - pinned batches (sharding key, selector, queue) go one at a time, and a failed one is repeated on
   its own queue until `delivery_timeout`, so that their order holds; later ones wait behind it
 - a queue that is gone, because its topic was made smaller, is answered with 29: the batch goes to
@@ -27,7 +28,6 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,8 +35,10 @@ from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.accumulator import Accumulator, Lane, Pin, not_in_time
 from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.client.producer.carriers import SMALL_BYTES, Carrier, Carriers
-from saturnmq.client.producer.faults import DEFAULT_TABLE, FaultStrategy, LatencyTable
+from saturnmq.client.producer.faults import FaultStrategy
 from saturnmq.client.producer.leftovers import Leftovers
+from saturnmq.client.producer.lingering import Lingering
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.placing import KeyQueues
 from saturnmq.client.producer.results import STATUS_OF_CODE, SendStatus
 from saturnmq.protocol import checked
@@ -47,6 +49,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import QUEUES_MAX
+from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
 from saturnmq.runtime.errors import (
     ClientClosed,
     ConnectFailed,
@@ -68,24 +71,6 @@ RETRY_PAUSE_S = 0.05
 RETRY_PAUSE_MAX_S = 0.25
 
 
-@dataclass(frozen=True)
-class ProducerOptions:
-    """The options of a producer; the same names are keyword arguments of both `Producer`s."""
-
-    send_timeout: float = 3.0  # seconds of one attempt, and of trying while no master takes it
-    retries: int = 2  # extra attempts of an unpinned batch; 0: one attempt, whatever comes of it
-    delivery_timeout: float = 120.0  # seconds of all attempts of a pinned batch
-    absence_timeout: float = 60.0  # seconds that keys keep the queues of a broker that is away
-    retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker; pinned: again
-    until_delivered: bool = False  # all batches have `delivery_timeout`, even if stored twice
-    batch_bytes: int = 1 << 20
-    buffer_bytes: int = 64 << 20
-    in_flight: int = 10  # batches per broker and lane
-    max_message_bytes: int = 4 << 20
-    compress_above: int | None = 4096  # bytes of body; None never compresses
-    latency_table: LatencyTable = DEFAULT_TABLE
-
-
 class Sender:
     """Takes batches out of the accumulator and gets them acknowledged. Loop thread only."""
 
@@ -102,13 +87,22 @@ class Sender:
         self.leftovers = Leftovers()
         self.closed = False
         self._carriers = Carriers()
+        self._lingering = Lingering(self.runtime, accumulator, options.linger, self._go)
         self._loading = False
         self._failed_at: dict[str, str | None] = {}  # broker name -> its master's address then
         core.on_route_change(self._route_changed)
 
     def pump(self) -> None:
         """Send what may be sent of the lanes that got something."""
-        self._together(self._pump_lanes, self.accumulator.take_dirty())
+        self._go(self.accumulator.take_dirty())
+
+    def _go(self, lanes: Iterable[Lane]) -> None:
+        self._together(self._pump_lanes, lanes)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self.closed = True
+        self._lingering.close()
 
     def _pump_lanes(self, lanes: Iterable[Lane]) -> None:
         for lane in lanes:
@@ -136,10 +130,13 @@ class Sender:
             if self.closed:
                 self.accumulator.fail_lane(lane, ClientClosed("the producer is closed"))
                 return
+            if self._lingering.keeps(lane, batch):
+                return
             queue = self._place(lane, whole=batch is not lane.open)
             if queue is None:
                 return
             batch = self.accumulator.pop(lane)
+            self._lingering.took(batch.count)
             batch.deadline = self.runtime.monotonic() + self._patience(lane)
             lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
             self._attempt(batch, queue)
@@ -324,7 +321,7 @@ class Sender:
             return
         ext = {
             "a": self.group,
-            "c": "TBW102",
+            "c": AUTO_CREATE_TOPIC,
             "d": str(self.core.default_topic_queues),
             "n": carrier.broker,
         }
@@ -407,7 +404,7 @@ class Sender:
         ext = {
             "a": self.group,
             "b": queue.topic,
-            "c": "TBW102",
+            "c": AUTO_CREATE_TOPIC,
             "d": str(self.core.default_topic_queues),
             "e": str(queue.queue_id),
             "f": str(batch.sys_flag),

@@ -17,7 +17,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import Message
 from saturnmq.protocol.recall_handle import decode_handle
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.errors import InvalidParameter, RouteNotFound
+from saturnmq.runtime.errors import InvalidParameter
 
 RECALL_S = 3.0
 
@@ -58,12 +58,9 @@ async def recall(core: ClientCore, sent: SendResult | str) -> str:
     text = sent if isinstance(sent, str) else recall_handle(sent)
     handle = decode_handle(text)
     await core.route(handle.topic)
-    address = core.broker_address(handle.broker_name)
-    if address is None:
+    if core.broker_address(handle.broker_name) is None:
         await core.route(handle.topic, refresh=True)
-        address = core.broker_address(handle.broker_name)
-    if address is None:
-        raise RouteNotFound(f"broker {handle.broker_name} has no master in the route")
+    address = core.master_address(handle.broker_name)
     ext = {"topic": handle.topic, "recallHandle": text, "bname": handle.broker_name}
     reply = await core.invoke(address, Command.request(RequestCode.RECALL_MESSAGE, ext), RECALL_S)
     return reply.ext.get("msgId") or handle.message_id

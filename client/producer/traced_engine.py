@@ -7,15 +7,15 @@ and failed sends leave no record; batches that come encoded leave none either.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from saturnmq.client.core import ClientCore
-from saturnmq.client.producer.accumulator import Gate, Pin, ThreadLock
+from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
-from saturnmq.client.producer.engine import ProducerEngine
-from saturnmq.client.producer.sending import ProducerOptions
+from saturnmq.client.producer.engine import Callers, ProducerEngine
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.timed import recall_handle
 from saturnmq.client.tracing import END_S, SEND_S, Tracer
 from saturnmq.protocol import properties as names
@@ -25,9 +25,7 @@ from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.recall_handle import decode_handle
 from saturnmq.protocol.trace import TracedType, TraceKind, TraceRecord
 
-_DELAYED = frozenset(
-    {names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS}
-)
+_DELAYING = frozenset(names.DELAYING)
 _STATES = {TRANSACTION_COMMIT: "COMMIT_MESSAGE", TRANSACTION_ROLLBACK: "ROLLBACK_MESSAGE"}
 
 
@@ -39,24 +37,12 @@ class TracedEngine(ProducerEngine):
         core: ClientCore,
         group: str,
         options: ProducerOptions,
+        callers: Callers,
+        namespace: Namespace = NO_NAMESPACE,
         *,
         trace_topic: str,
-        lock: ThreadLock,
-        call_on_loop: Callable[[Callable[[], None]], object],
-        wait: Callable[[ProducerBatch, float | None], object],
-        gate: Callable[[], Gate] | None = None,
-        namespace: Namespace = NO_NAMESPACE,
     ) -> None:
-        super().__init__(
-            core,
-            group,
-            options,
-            lock=lock,
-            call_on_loop=call_on_loop,
-            wait=wait,
-            gate=gate,
-            namespace=namespace,
-        )
+        super().__init__(core, group, options, callers, namespace)
         self.tracer = Tracer(core, group, "PUB", trace_topic)
         offer = self.offer
 
@@ -169,7 +155,7 @@ def _traits(message: Message | ReceivedMessage) -> dict[str, Any]:
     kind = TracedType.NORMAL
     if names.TRAN_MSG in properties:
         kind = TracedType.HALF
-    elif not _DELAYED.isdisjoint(properties):
+    elif not _DELAYING.isdisjoint(properties):
         kind = TracedType.DELAY
     return {
         "topic": message.topic,

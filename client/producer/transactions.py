@@ -29,12 +29,11 @@ from typing import Any
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.producer.batch import SendResult
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.producer import Producer
-from saturnmq.client.producer.results import STATUS_OF_CODE
-from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.codes import STORED, RequestCode, ResponseCode
 from saturnmq.protocol.frame import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -44,7 +43,6 @@ from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
     InvalidParameter,
-    RouteNotFound,
     SaturnError,
     TopicNotExist,
     TransactionEnded,
@@ -55,7 +53,6 @@ log = logging.getLogger(__name__)
 
 KNOWN_MOST = 10_000  # ended transactions whose end is remembered
 PAUSE_S = 0.1
-_STORED = frozenset(STATUS_OF_CODE)
 
 
 class TransactionState(enum.Enum):
@@ -306,10 +303,8 @@ class TransactionProducer:
             "transactionId": result.message_id,
         }
         while True:
-            address = core.broker_address(result.queue.broker_name)
             try:
-                if address is None:
-                    raise RouteNotFound(f"{result.queue.broker_name} has no master now")
+                address = core.master_address(result.queue.broker_name)
                 reply = await self._tell(address, ext, transaction.message, transaction.state)
                 transaction.confirmed = reply.code == ResponseCode.SUCCESS
                 return
@@ -340,7 +335,7 @@ class TransactionProducer:
             "fromTransactionCheck": "true" if asked else "false",
         }
         command = Command.request(RequestCode.END_TRANSACTION, ext | more)
-        return await self.core.invoke(address, command, self._timeout, _STORED)
+        return await self.core.invoke(address, command, self._timeout, STORED)
 
     # questions
 

@@ -34,6 +34,7 @@ from saturnmq.drills.failover.chores_checker import (
     RESET,
     fate,
 )
+from saturnmq.drills.failover.clients import Notes, join, value_of
 from saturnmq.drills.failover.drill import together
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.waits_checker import (
@@ -43,8 +44,8 @@ from saturnmq.drills.failover.waits_checker import (
     RETRY_S,
     number_of,
 )
-from saturnmq.drills.failover.workload import GROUPS, QUEUES, REBALANCE_S, TOPIC
-from saturnmq.drills.sim.history import make_body, read_body
+from saturnmq.drills.failover.workload import GROUPS, QUEUES, TOPIC
+from saturnmq.drills.sim.history import make_body
 from saturnmq.protocol.topics import dlq_topic
 
 RATE = 20  # sends a second to each topic
@@ -76,8 +77,7 @@ class Chores:
         self._consumers: list[Any] = []
         self._senders: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
-        self._missing: set[str] = set()  # acknowledged, and neither consumed nor dead
-        self._done: set[str] = set()
+        self._notes = Notes(history)
         self._topic_is_there = asyncio.Event()  # the one that is remade
 
     # -- life --------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Chores:
         self._stop.set()
         await asyncio.gather(*self._senders)
         latest = calm + (MOST_RETRIES + 1) * (RETRY_S + HELD_S)
-        while self._missing and self.history.now() < latest:
+        while self._notes.missing and self.history.now() < latest:
             await asyncio.sleep(0.05)
         await self._read_whole(REMADE)
 
@@ -198,52 +198,31 @@ class Chores:
         if topic == DELAYED:
             level = 1 + number_of(value) % len(DELAYS_S)
         message = Message(topic, make_body(value, PADDING), keys=value, delay_level=level)
-        self.history.add("invoke", topic, value)
+        self._notes.sending(value)
         try:
             result = await self._producer.send(message)
         except SaturnError as error:
-            kind = "fail" if error.outcome == "rejected" else "unknown"
-            self.history.add(kind, topic, value, note=f"{type(error).__name__}: {error}")
+            self._notes.failed(value, error)
             return
-        if not result.ok:
-            self.history.add("unknown", topic, value, note=result.status.value)
-            return
-        queue = result.queue
-        self.history.add(
-            "ok", topic, value, broker=queue.broker_name, queue=queue.queue_id,
-            offset=result.queue_offset,
-        )  # fmt: skip
-        if value not in self._done:
-            self._missing.add(value)
+        self._notes.answered(value, result)
 
     # -- reading -----------------------------------------------------------------------------------
 
     async def _member(
         self, group: str, listener: Callable[[Any], Any], topic: str = "", **options: Any
     ) -> Any:
-        async def listen(message: Any) -> Any:
-            return listener(message)
-
-        consumer = aio.PushConsumer(
-            group,
-            self._nameservers,
-            listener_one=listen,
-            rebalance_interval_s=REBALANCE_S,
-            **options,
-        )
-        consumer.subscribe(topic or group)
-        await consumer.start()
+        consumer = await join(group, topic or group, self._nameservers, listener, **options)
         self._consumers.append(consumer)
         return consumer
 
     def _take(self, message: Any) -> None:
-        self._settle(self._note("deliver", message))
+        self._notes.settle(self._note("deliver", message))
 
     def _bury(self, message: Any) -> None:
-        self._settle(self._note("dead", message))
+        self._notes.settle(self._note("dead", message))
 
     def _try(self, message: Any) -> ConsumeResult:
-        value = read_body(bytes(message.body)) or ""
+        value = value_of(message)
         if message.reconsume_times < fate(value):
             self._note("failed", message)
             return ConsumeResult.RECONSUME_LATER
@@ -251,21 +230,7 @@ class Chores:
         return ConsumeResult.SUCCESS
 
     def _note(self, kind: str, message: Any) -> str:
-        value = read_body(bytes(message.body)) or ""
-        self.history.add(
-            kind,
-            value.rpartition("-")[0],
-            value,
-            broker=message.broker_name,
-            queue=message.queue_id,
-            offset=message.queue_offset,
-            note=str(message.reconsume_times),
-        )
-        return value
-
-    def _settle(self, value: str) -> None:
-        self._done.add(value)
-        self._missing.discard(value)
+        return self._notes.got(kind, message, str(message.reconsume_times))
 
     async def _read_whole(self, topic: str) -> None:
         """Everything that can be had of the topic, from offset 0 of each queue."""

@@ -19,16 +19,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import Sequence
 from typing import Any
 
 from saturnmq import ConsumeResult, Message, MessageQueue, SaturnError, aio
+from saturnmq.drills.failover.clients import REBALANCE_S, create_topic, value_of
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, ONCE, History
-from saturnmq.drills.sim.history import make_body, read_body
+from saturnmq.drills.sim.history import make_body
 from saturnmq.protocol.ids import decode_message_id
 from saturnmq.runtime.door import join_address
-from saturnmq.runtime.errors import SystemBusy
 
 TOPIC = "drill"
 QUEUES = 4  # on each broker
@@ -38,13 +37,11 @@ FREE, SINGLE, KEYS = 4, 2, 8
 PADDING = 200  # bytes of body
 RATE = 600  # sends a second, all senders together
 SENDER = "sender"  # property
-READY_S = 30.0
 SAMPLE_S = 0.5
 READ_PAUSE_S = 0.1
 READ_TIMEOUT_S = 5.0
 REPEAT_SHARE = 0.002  # of the calls of the ordered listener that ask for the same again
 PINNED_PATIENCE_S = 8.0
-REBALANCE_S = 5.0
 
 
 class Workload:
@@ -79,22 +76,9 @@ class Workload:
 
     # -- life --------------------------------------------------------------------------------------
 
-    async def _create_topic(self) -> None:
-        """Create the topic once all masters take writes: at its first start a master waits for the
-        word of a slave."""
-        deadline = time.monotonic() + READY_S
-        while True:
-            try:
-                await self.admin.create_topic(TOPIC, queues=QUEUES)
-                return
-            except SystemBusy:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(READ_PAUSE_S)
-
     async def start(self) -> None:
         await self.admin.start()
-        await self._create_topic()
+        await create_topic(self.admin, TOPIC, QUEUES)
         for group, ordered in GROUPS.items():
             for member in range(MEMBERS):
                 consumer = self._consumer(group, ordered, member)
@@ -210,7 +194,7 @@ class Workload:
         return consumer
 
     def _delivered(self, group: str, message: Any, again: bool) -> None:
-        value = read_body(bytes(message.body)) or ""
+        value = value_of(message)
         wrong = AGAIN if again else ""
         sender = value.rpartition("-")[0]
         told = (message.topic, list(message.keys), message.properties.get(SENDER))

@@ -24,12 +24,13 @@ from saturnmq import (
     deliver_after,
     deliver_at,
 )
+from saturnmq.drills.failover.clients import Notes, create_topic, join, topic_of, value_of
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.waits_checker import DELAYS_S, MOST_RETRIES, number_of
 from saturnmq.drills.semantics import kinds
-from saturnmq.drills.sim.history import make_body, read_body
+from saturnmq.drills.sim.history import make_body
 from saturnmq.protocol.topics import dlq_topic
-from saturnmq.runtime.errors import SystemBusy, TransactionEnded, TransactionFailed
+from saturnmq.runtime.errors import TransactionEnded, TransactionFailed
 
 QUEUES = 4  # of each topic, on each broker
 MEMBERS = 2  # of each group
@@ -40,9 +41,7 @@ DEALERS = 2
 PADDING = 50
 PATIENCE_S = 8.0  # of a sender with an order to keep
 HALF_S = 2.0  # of a half message, and of telling its end
-REBALANCE_S = 5.0
 RECEIVE, WAIT_S = 32, 1.0
-READY_S = 30.0
 PAUSE_S = 0.1
 STATES = {
     kinds.COMMIT: TransactionState.COMMIT,
@@ -72,8 +71,7 @@ class SemanticsLoad:
         self._senders: list[asyncio.Task[None]] = []
         self._receivers: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
-        self._missing: set[str] = set()  # acknowledged, and its consumer waits for it
-        self._done: set[str] = set()
+        self._notes = Notes(history)
         self._halves: dict[str, bool] = {}  # value -> whether it was stored; absent: on its way
 
     # -- life --------------------------------------------------------------------------------------
@@ -81,7 +79,7 @@ class SemanticsLoad:
     async def start(self) -> None:
         await self.admin.start()
         for kind in kinds.SHARES:
-            await self._create_topic(kind)
+            await create_topic(self.admin, kind, QUEUES)
         await self.admin.create_group(kinds.RETRY, max_retries=MOST_RETRIES)
         for _ in range(MEMBERS):
             await self._member(kinds.RETRY, self._try)
@@ -104,18 +102,6 @@ class SemanticsLoad:
             for index in range(count):
                 self._senders.append(asyncio.create_task(self._send_all(kind, index, producer)))
 
-    async def _create_topic(self, topic: str) -> None:
-        """Create a topic once all masters take writes."""
-        deadline = time.monotonic() + READY_S
-        while True:
-            try:
-                await self.admin.create_topic(topic, queues=QUEUES)
-                return
-            except SystemBusy:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(PAUSE_S)
-
     async def _started(self, client: Any) -> Any:
         await client.start()
         self._clients.append(client)
@@ -131,7 +117,7 @@ class SemanticsLoad:
 
     def outstanding(self) -> int:
         """Acknowledged messages of which something must come yet."""
-        return len(self._missing)
+        return len(self._notes.missing)
 
     async def open_transactions(self, addresses: Sequence[str]) -> dict[str, tuple[int, int]]:
         """By master: its open transactions and those that it has given up; -1 if it does not
@@ -184,7 +170,7 @@ class SemanticsLoad:
         return Message(kind, make_body(value, PADDING), keys=value, delay_level=level)
 
     async def _send_usual(self, producer: Any, value: str) -> None:
-        kind, where = _kind(value), {}
+        kind, where = topic_of(value), {}
         if kind == kinds.FIFO:
             where = {"sharding_key": kinds.lane_of(value)}
         await self._send(producer, value, self._message(kind, value), where)
@@ -198,7 +184,7 @@ class SemanticsLoad:
         result = await self._send(producer, value, message, {})
         if result is None or not kinds.is_recalled(value):
             return
-        self._missing.discard(value)
+        self._notes.missing.discard(value)
         with contextlib.suppress(SaturnError):  # it comes, or it does not
             await producer.recall(result)
             self.history.add("recalled", kinds.TIMED, value)
@@ -207,40 +193,31 @@ class SemanticsLoad:
         self, producer: Any, value: str, message: Message, where: dict[str, Any]
     ) -> Any | None:
         """The answer, if it acknowledges the message."""
-        self.history.add("invoke", _kind(value), value)
+        self._notes.sending(value)
         try:
             result = await producer.send(message, **where)
         except SaturnError as error:
-            self._failed(value, error)
+            self._notes.failed(value, error)
             return None
         return result if self._answered(value, result) else None
 
-    def _failed(self, value: str, error: SaturnError) -> None:
-        kind = "fail" if error.outcome == "rejected" else "unknown"
-        self.history.add(kind, _kind(value), value, note=f"{type(error).__name__}: {error}")
-
     def _answered(self, value: str, result: Any) -> bool:
-        kind, queue = _kind(value), result.queue
-        place = {"broker": queue.broker_name, "queue": queue.queue_id}
-        if not result.ok:
-            self.history.add("unknown", kind, value, **place, note=result.status.value)
-            return False
-        self.history.add("ok", kind, value, **place, offset=result.queue_offset)
-        self.acked[kind] += 1
-        if value not in self._done and (kind != kinds.DEALS or kinds.answer(value) == kinds.COMMIT):
-            self._missing.add(value)
-        return True
+        kind = topic_of(value)
+        comes = kind != kinds.DEALS or kinds.answer(value) == kinds.COMMIT
+        is_acked = self._notes.answered(value, result, comes=comes)
+        self.acked[kind] += is_acked
+        return is_acked
 
     # -- transactions ------------------------------------------------------------------------------
 
     async def _deal(self, _: Any, value: str) -> None:
         dealer = self._chance.choice(self._dealers)
-        self.history.add("invoke", kinds.DEALS, value)
+        self._notes.sending(value)
         try:
             transaction = await dealer.transaction(self._message(kinds.DEALS, value)).begin()
         except SaturnError as error:
             self._halves[value] = False
-            self._failed(value, error)
+            self._notes.failed(value, error)
             return
         self._halves[value] = True
         acked = self._answered(value, transaction.result)
@@ -257,7 +234,7 @@ class SemanticsLoad:
 
     async def _check(self, message: Any) -> TransactionState:
         """A broker asks. A half whose answer was lost had no local transaction."""
-        value = read_body(bytes(message.body)) or ""
+        value = value_of(message)
         stored = self._halves.get(value)
         if stored is None:
             return TransactionState.UNKNOWN
@@ -270,54 +247,27 @@ class SemanticsLoad:
     async def _member(
         self, group: str, listener: Callable[[Any], Any], topic: str = "", **options: Any
     ) -> None:
-        async def listen(message: Any) -> Any:
-            return listener(message)
-
-        consumer = aio.PushConsumer(
-            group,
-            self._nameservers,
-            listener_one=listen,
-            consume_from="first",
-            rebalance_interval_s=REBALANCE_S,
-            **options,
-        )
-        consumer.subscribe(topic or group)
-        await self._started(consumer)
+        options["consume_from"] = "first"
+        member = await join(group, topic or group, self._nameservers, listener, **options)
+        self._clients.append(member)
 
     def _take(self, message: Any) -> None:
         note = str(message.reconsume_times)
         if message.topic == kinds.TIMED:
             moment = message.properties.get("TIMER_DELIVER_MS")
             note = f"{time.time() * 1000 - int(moment):.1f}" if moment else ""
-        self._settle(self._note("deliver", message, note))
+        self._notes.settle(self._notes.got("deliver", message, note))
 
     def _bury(self, message: Any) -> None:
-        self._settle(self._note("dead", message, str(message.reconsume_times)))
+        self._notes.settle(self._notes.got("dead", message, str(message.reconsume_times)))
 
     def _try(self, message: Any) -> ConsumeResult:
-        value = read_body(bytes(message.body)) or ""
+        value = value_of(message)
         if message.reconsume_times < kinds.refusals(value):
-            self._note("failed", message, str(message.reconsume_times))
+            self._notes.got("failed", message, str(message.reconsume_times))
             return ConsumeResult.RECONSUME_LATER
         self._take(message)
         return ConsumeResult.SUCCESS
-
-    def _note(self, kind: str, message: Any, note: str = "") -> str:
-        value = read_body(bytes(message.body)) or ""
-        self.history.add(
-            kind,
-            _kind(value),
-            value,
-            broker=message.broker_name,
-            queue=message.queue_id,
-            offset=message.queue_offset,
-            note=note,
-        )
-        return value
-
-    def _settle(self, value: str) -> None:
-        self._done.add(value)
-        self._missing.discard(value)
 
     # -- pop ---------------------------------------------------------------------------------------
 
@@ -339,9 +289,9 @@ class SemanticsLoad:
                 continue
             done = []
             for message in messages:
-                value = self._note("deliver", message, asked)
+                value = self._notes.got("deliver", message, asked)
                 if message.reconsume_times or not kinds.is_left_out(value):
-                    self._note("acks", message)
+                    self._notes.got("acks", message)
                     done.append(message)
             await self._acknowledge(consumer, done)
 
@@ -357,11 +307,7 @@ class SemanticsLoad:
                 for message in messages:
                     await self._acknowledge(consumer, [message])
             else:
-                self._settle(read_body(bytes(messages[0].body)) or "")
+                self._notes.settle(value_of(messages[0]))
             return
         for message in messages:
-            self._settle(self._note("acked", message))
-
-
-def _kind(value: str) -> str:
-    return value.partition("-")[0].partition(".")[0]
+            self._notes.settle(self._notes.got("acked", message))

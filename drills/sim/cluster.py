@@ -363,18 +363,21 @@ class SimCluster:
         """After some losses nodes may wait for an operator, if all that was promised is still
         somewhere and they say so. Where logs differ below what is confirmed, or one lacks its
         beginning, this one replaces the disk with the damage; where the newest master has lost its
-        disk, and nobody had followed it, the best of the others leads by force."""
+        disk, and nobody had followed it, the best of the others leads by force. So it does where
+        the copies that a master had counted were those of a slave's clone, which is gone."""
         made = self.faults.made
         damaged: list[SimBroker] = []
         chosen: list[SimBroker] = []
         for group in self.groups:
             nodes = self.nodes_of(group)
             lost = [node for node in nodes if not self.is_whole(node)]
-            if not lost or not await self._says_why(group):
+            leaderless = not any(node.leads for node in nodes)
+            waits = lost or (leaderless and made["node cloned"])
+            if not waits or not await self._says_why(group):
                 continue
-            if made["bit flipped"] or made["segment deleted"]:
+            if lost and (made["bit flipped"] or made["segment deleted"]):
                 damaged += lost
-            elif not any(node.leads for node in nodes):
+            elif leaderless:
                 whole = [node for node in nodes if node not in lost]
                 chosen.append(max(whole, key=lambda node: (node.log_end, node.name)))
         if not damaged and not chosen:

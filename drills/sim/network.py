@@ -58,7 +58,7 @@ class SimTransport(asyncio.Transport):
         node: str,
         local: tuple[str, int],
         remote: tuple[str, int],
-        protocol: asyncio.BufferedProtocol | None,
+        protocol: asyncio.BaseProtocol | None,
         *,
         number: int,
     ) -> None:
@@ -147,7 +147,6 @@ class SimTransport(asyncio.Transport):
         return not self._read_paused and not self._closing
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        assert isinstance(protocol, asyncio.BufferedProtocol)
         self._protocol = protocol
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -199,19 +198,24 @@ class SimTransport(asyncio.Transport):
 
     def _feed(self, data: memoryview, budget: int) -> int:
         """Hands the protocol the next chunk; returns its size."""
-        target = self._protocol.get_buffer(-1)
-        view = memoryview(target).cast("B")
-        if not len(view):
-            raise RuntimeError("get_buffer() returned an empty buffer")
-        size = min(len(data), len(view), budget)
-        view[:size] = data[:size]
-        view.release()
+        is_buffered = isinstance(self._protocol, asyncio.BufferedProtocol)
+        size = min(len(data), budget)
+        if is_buffered:
+            view = memoryview(self._protocol.get_buffer(-1)).cast("B")
+            if not len(view):
+                raise RuntimeError("get_buffer() returned an empty buffer")
+            size = min(size, len(view))
+            view[:size] = data[:size]
+            view.release()
         arrival, _ = self._inbox.popleft()
         if size < len(data):
             self._inbox.appendleft((arrival, data[size:]))
         self._network.trace.note("net.read", f"{self.number} {size}")
         self.peer._drained(size)
-        self._protocol.buffer_updated(size)
+        if is_buffered:
+            self._protocol.buffer_updated(size)
+        else:
+            self._protocol.data_received(bytes(data[:size]))
         return size
 
     def _drained(self, size: int) -> None:
@@ -334,8 +338,6 @@ class SimNetwork:
         number = self._next_number
         self._next_number += 2
         local = (ip, self._draw_port())
-        if not isinstance(protocol, asyncio.BufferedProtocol):
-            raise TypeError("both ends of a connection must be BufferedProtocols")
         near_end = SimTransport(self, node, local, (host, port), protocol, number=number)
         far_end = SimTransport(self, listener.node, (host, port), local, None, number=number + 1)
         near_end.peer, far_end.peer = far_end, near_end
@@ -352,8 +354,6 @@ class SimNetwork:
     def _accept(listener: SimListener, transport: SimTransport) -> None:
         if not transport.is_closing():
             protocol = listener.factory()
-            if not isinstance(protocol, asyncio.BufferedProtocol):
-                raise TypeError("both ends of a connection must be BufferedProtocols")
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
 

@@ -32,6 +32,22 @@ class PoweredOff(ConnectionError):
     """The node has been switched off; only its own dying tasks ever see this."""
 
 
+class SimAlarm:
+    """Simulated time is as fine as any."""
+
+    def __init__(self, runtime: SimRuntime, ring: Callable[[], None]) -> None:
+        self._runtime = runtime
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float) -> None:
+        self._timer = self._runtime.call_later(seconds, self._ring)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
 class SimWorkers:
     """Threads that are not there: every call is one of `SimRuntime.run_blocking`."""
 
@@ -130,6 +146,12 @@ class SimRuntime:
         self, delay: float, callback: Callable[..., Any], *args: Any
     ) -> asyncio.TimerHandle:
         return self.loop.call_later(delay, self._guarded, callback, args, context=self._context)
+
+    def alarm(self, ring: Callable[[], None]) -> SimAlarm:
+        return SimAlarm(self, ring)
+
+    def stay_awake(self, seconds: float) -> None:
+        """Nothing: simulated time passes only while nothing is due."""
 
     def call_soon(self, callback: Callable[..., Any], *args: Any) -> asyncio.Handle:
         return self.loop.call_soon(self._guarded, callback, args, context=self._context)

@@ -10,11 +10,14 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
+from cpython.list cimport PyList_GET_ITEM
 from cpython.memoryview cimport PyMemoryView_Check, PyMemoryView_GET_BUFFER
-from cpython.unicode cimport PyUnicode_DecodeUTF8
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.unicode cimport PyUnicode_DecodeUTF8, PyUnicode_GET_LENGTH
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memchr, memset
+from libc.string cimport memchr, memcmp, memset
 
 from saturnmq.protocol.compression import COMPRESSED_FLAG, unpack
 from saturnmq.protocol.frame import decode_frame
@@ -29,6 +32,11 @@ from saturnmq.protocol.frame_kernel.layout cimport (
 from saturnmq.protocol.frame_kernel.scanning cimport (
     FRAME, Known, Parsed, find_known, parse, whole_frames,
 )
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_COMPACT_ASCII(object text)
+    void *PyUnicode_DATA(object text)
+    void PyUnicode_InternInPlace(PyObject **text)
 
 cdef uint8_t[128] NOTHING
 memset(NOTHING, 0, sizeof(NOTHING))
@@ -206,7 +214,13 @@ cdef class ReceivedMessage:
 
     @property
     def keys(self):
-        return self.properties.get("KEYS", "").split()
+        cdef Slice properties
+        cdef Known known
+        if self._properties is not None:
+            return self._properties.get("KEYS", "").split()
+        self.find_properties(&properties)
+        find_known(properties.at, properties.size, &known)
+        return text(&known.keys).split() if known.keys.size else []
 
     @property
     def sharding_key(self):
@@ -233,7 +247,13 @@ cdef class ReceivedMessage:
 
     @property
     def message_id(self):
-        return self.properties.get("UNIQ_KEY") or self.offset_message_id
+        cdef Slice properties
+        cdef Known known
+        if self._properties is not None:
+            return self._properties.get("UNIQ_KEY") or self.offset_message_id
+        self.find_properties(&properties)
+        find_known(properties.at, properties.size, &known)
+        return text(&known.unique) if known.unique.size else self.offset_message_id
 
     @property
     def queue(self):
@@ -332,6 +352,42 @@ cdef inline str text(const Slice *raw):
     return PyUnicode_DecodeUTF8(<const char *>raw.at, raw.size, "replace")
 
 
+cdef enum:
+    SHARED = 256
+    SHARED_BYTES_MAX = 32
+    SHARED_VALUE_MAX = 8  # longer ones are mostly ids
+
+cdef list shared_names = [None] * SHARED
+cdef list shared_values = [None] * SHARED
+
+
+cdef str shared(list table, const Slice *raw, bint name):
+    """The text of `raw`, from `table` if it is there: names, and many values, come again and again.
+    Each text has one place, which the last one has that was asked for; names are interned."""
+    cdef PyObject *found
+    cdef PyObject *fresh
+    cdef Py_ssize_t size = raw.size
+    cdef int place
+    cdef str made
+    if size > SHARED_BYTES_MAX:
+        return text(raw)
+    place = (size * 37 + raw.at[0] * 5 + raw.at[size >> 1] * 11 + raw.at[size - 1] * 3) & (SHARED - 1)
+    found = PyList_GET_ITEM(table, place)
+    if (<object>found is not None and PyUnicode_GET_LENGTH(<object>found) == size
+            and memcmp(PyUnicode_DATA(<object>found), raw.at, size) == 0):
+        return <str>found
+    made = text(raw)
+    if PyUnicode_IS_COMPACT_ASCII(made):
+        if name:
+            fresh = <PyObject *>made
+            Py_INCREF(made)
+            PyUnicode_InternInPlace(&fresh)
+            made = <str>fresh
+            Py_DECREF(made)
+        table[place] = made
+    return made
+
+
 cdef dict properties_of(const uint8_t *p, Py_ssize_t size):
     """`properties.decode_properties`, pair by pair: no separator is part of a longer character."""
     cdef const uint8_t *end = p + size
@@ -349,7 +405,9 @@ cdef dict properties_of(const uint8_t *p, Py_ssize_t size):
             name.size = name_end - p
             value.at = name_end + 1
             value.size = pair_end - value.at
-            properties[text(&name)] = text(&value)
+            properties[shared(shared_names, &name, True)] = (
+                shared(shared_values, &value, False) if value.size <= SHARED_VALUE_MAX else text(&value)
+            )
         p = pair_end + 1
     return properties
 

@@ -22,6 +22,12 @@ from saturnmq.protocol.frame_kernel.layout cimport (
 
 saturnmq_crc32_setup()
 
+cdef str TAGS = _names.TAGS
+cdef str KEYS = _names.KEYS
+cdef str KEY_SEPARATOR = _names.KEY_SEPARATOR
+cdef str SHARDING_KEY = _names.SHARDING_KEY
+cdef str DELAY = _names.DELAY
+
 
 # --- messages ---------------------------------------------------------------------------------------
 
@@ -37,14 +43,15 @@ cdef class Message:
         self.flag = flag
         if properties:
             self._properties = dict(properties)
+        # Not by the setters: those would take Python's way from here.
         if tag:
-            self.tag = tag
+            self._set(TAGS, tag)
         if keys:
-            self.keys = keys
+            self._set(KEYS, keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys))
         if sharding_key:
-            self.sharding_key = sharding_key
+            self._set(SHARDING_KEY, sharding_key)
         if delay_level:
-            self.delay_level = delay_level
+            self._set(DELAY, str(delay_level))
 
     @property
     def properties(self):
@@ -58,35 +65,35 @@ cdef class Message:
 
     @property
     def tag(self):
-        return self.properties.get(_names.TAGS)
+        return self.properties.get(TAGS)
 
     @tag.setter
     def tag(self, value):
-        self._set(_names.TAGS, value)
+        self._set(TAGS, value)
 
     @property
     def keys(self):
-        return self.properties.get(_names.KEYS, "").split()
+        return self.properties.get(KEYS, "").split()
 
     @keys.setter
     def keys(self, value):
-        self._set(_names.KEYS, value if isinstance(value, str) else _names.KEY_SEPARATOR.join(value))
+        self._set(KEYS, value if isinstance(value, str) else KEY_SEPARATOR.join(value))
 
     @property
     def sharding_key(self):
-        return self.properties.get(_names.SHARDING_KEY)
+        return self.properties.get(SHARDING_KEY)
 
     @sharding_key.setter
     def sharding_key(self, value):
-        self._set(_names.SHARDING_KEY, value)
+        self._set(SHARDING_KEY, value)
 
     @property
     def delay_level(self):
-        return int(self.properties.get(_names.DELAY, "0"))
+        return int(self.properties.get(DELAY, "0"))
 
     @delay_level.setter
     def delay_level(self, value):
-        self._set(_names.DELAY, str(value) if value else None)
+        self._set(DELAY, str(value) if value else None)
 
     @property
     def unique_id(self):
@@ -94,10 +101,12 @@ cdef class Message:
         return self.properties.get(_names.UNIQ_KEY)
 
     cdef _set(self, name, value):
+        if self._properties is None:
+            self._properties = {}
         if value:
-            self.properties[name] = value
+            self._properties[name] = value
         else:
-            self.properties.pop(name, None)
+            self._properties.pop(name, None)
 
     def __repr__(self):
         return f"Message({self.topic!r}, {len(self.body)} B, {self.properties})"

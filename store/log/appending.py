@@ -24,6 +24,8 @@ from saturnmq.store.log.commitlog import CommitLog
 
 Key = tuple[str, int]
 
+JOINED_BYTES = 64 << 10  # small parts are written together
+
 
 def marker_size(document: bytes, stored_properties: int, host_bytes: int) -> int:
     """Bytes of the frame of a marker without properties of its own."""
@@ -59,7 +61,8 @@ class Appending:
         self._next_offset = next_offset
         self._store_host = store_host
         self._crc_property = crc_property
-        self._buffer = memoryview(bytearray(max(sizes)))
+        self._buffer = memoryview(bytearray(max(JOINED_BYTES, *sizes)))
+        self._filled = 0  # bytes of the buffer that are to be written, behind `_written`
         self._written: int = log.end
         start, stop = self.group
         assert log.end <= start < stop, f"a batch from {start} to {stop}, the log ends at {log.end}"
@@ -69,7 +72,8 @@ class Appending:
         """Write the marker, and then a part with each `next`. StageLost, MessageIllegal: a part is
         not what was checked; OSError: it cannot be read. LogFailed: a write failed."""
         span = self.group.end - self.group.start
-        size = write_message(
+        self._go_to(self.group.start)
+        self._filled += write_message(
             self._buffer,
             0,
             self.group.start,
@@ -88,10 +92,13 @@ class Appending:
             b"",
             self._crc_property,
         )
-        self._write(self.group.start, size)
         for part, place in zip(self._parts, self._places[1:], strict=True):
-            self._write(place, self._encode(part, place))
+            if self._written + self._filled != place or self._filled + part.size > JOINED_BYTES:
+                self._write()
+                self._go_to(place)
+            self._filled += self._encode(part, place)
             yield
+        self._write()
         assert self._written == self.group.end, f"{self._written} is the end, not {self.group.end}"
 
     def _encode(self, part: AtomicBatchPart, place: int) -> int:
@@ -103,7 +110,7 @@ class Appending:
             count, sizes = write_batch(
                 part.read(),
                 self._buffer,
-                0,
+                self._filled,
                 place,
                 offset,
                 part.queue_id,
@@ -126,10 +133,17 @@ class Appending:
         self.next[key] = offset + count
         return part.size
 
-    def _write(self, place: int, size: int) -> None:
+    def _write(self) -> None:
+        """Write the pieces in the buffer."""
+        if self._filled:
+            self._log.write_ahead(self._written, self._buffer[: self._filled])
+            self._written += self._filled
+            self._filled = 0
+
+    def _go_to(self, place: int) -> None:
+        """The next piece begins at `place`; the one before was written."""
         left = place - self._written
         assert left == 0 or left >= BLANK_BYTES, f"{left} bytes before {place} hold no BLANK"
         if left:
             self._log.write_ahead(self._written, BLANK.pack(left, BLANK_MAGIC))
-        self._log.write_ahead(place, self._buffer[:size])
-        self._written = place + size
+        self._written = place

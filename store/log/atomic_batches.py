@@ -67,7 +67,7 @@ class AtomicBatchPart:
     queue_id: int
     count: int
     size: int
-    read: Callable[[], bytes | memoryview]
+    read: Callable[[], bytes | bytearray | memoryview]
     sys_flag: int = 0
     born_timestamp: int = 0
     born_host: bytes = bytes(8)
@@ -158,7 +158,8 @@ class Groups:
 
     def is_unfinished(self, offset: int, end: int) -> bool:
         """Whether a group begins at `offset` and reaches past `end`, the end of the log."""
-        return any(group.start == offset and group.end > end for group in self._ahead)
+        ahead = self._ahead
+        return bool(ahead) and any(each.start == offset and each.end > end for each in ahead)
 
     def align_to_batch(self, offset: int) -> int:
         """`offset`, or the start of the group that it lies in."""

@@ -168,7 +168,8 @@ class Writer:
         maxMessageSize bounds the whole frame, as RocketMQ 4 has it. A copy of a stored message may
         be longer by what the broker puts into it: refused, it could never be delivered.
         """
-        size = self._frame_size(message, is_copy=is_copy)
+        topic = self._topic_bytes(message.topic)
+        size = self._frame_size(message, topic, is_copy=is_copy)
         segment, pos = self._room(size)
         frames = self._log.staging(size)
         key = message.topic, message.queue_id
@@ -176,7 +177,7 @@ class Writer:
         queue_offset = self._queues.next.get(key, 0) if in_queue else 0
         offset = self._log.end
         store_ts = self._now()
-        self._write(frames, 0, offset, queue_offset, store_ts, message)
+        self._write(frames, 0, offset, queue_offset, store_ts, message, topic)
         end = self._append(segment, pos, frames)
         assert end == offset + size, f"a frame of {size} bytes at {offset} ends at {end}"
         if in_queue:
@@ -187,20 +188,22 @@ class Writer:
     def put_adjacent(self, messages: Sequence[PendingMessage]) -> list[AppendResult]:
         """Append messages of the broker's own in one write, each right behind the one before, with
         no BLANK between them; or none. A crash may keep the first ones only."""
-        sizes = [self._frame_size(message, is_copy=True) for message in messages]
+        topics = [self._topic_bytes(message.topic) for message in messages]
+        named = list(zip(messages, topics, strict=True))
+        sizes = [self._frame_size(message, topic, is_copy=True) for message, topic in named]
         segment, pos = self._room(sum(sizes))
         frames = self._log.staging(sum(sizes))
         start, store_ts = self._log.end, self._now()
         following: dict[tuple[str, int], int] = {}
         found = []
         at = 0
-        for message, size in zip(messages, sizes, strict=True):
+        for (message, topic), size in zip(named, sizes, strict=True):
             assert message.sys_flag & TRANSACTION_MASK not in _WITHOUT_QUEUE, "it has no queue"
             key = message.topic, message.queue_id
             queue_offset = following.get(key, self._queues.next.get(key, 0))
             following[key] = queue_offset + 1
             offset = PhysicalOffset(start + at)
-            self._write(frames, at, offset, queue_offset, store_ts, message)
+            self._write(frames, at, offset, queue_offset, store_ts, message, topic)
             at += size
             end = PhysicalOffset(start + at)
             found.append(AppendResult(offset, end, QueueOffset(queue_offset), 1, store_ts, (size,)))
@@ -210,9 +213,8 @@ class Writer:
         self._watermarks.appended = end
         return found
 
-    def _frame_size(self, message: PendingMessage, *, is_copy: bool) -> int:
+    def _frame_size(self, message: PendingMessage, topic: bytes, *, is_copy: bool) -> int:
         """The bytes of a message's frame; MessageIllegal if it cannot be stored."""
-        topic = self._topic_bytes(message.topic)
         crc_property = self._config.crc_property
         stored = stored_properties_size(message.properties, crc_property)
         if stored > PROPERTIES_MAX:
@@ -248,6 +250,7 @@ class Writer:
         queue_offset: int,
         store_ts: int,
         message: PendingMessage,
+        topic: bytes,
     ) -> None:
         """Write the frame of a message that is to be stored at `offset`."""
         write_message(
@@ -265,7 +268,7 @@ class Writer:
             message.reconsume_times,
             message.prepared_offset,
             message.body,
-            self._topic_bytes(message.topic),
+            topic,
             message.properties,
             self._config.crc_property,
         )

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
 
 import pytest
 from cluster_rig import check_loops
+from tls_rig import spoken
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 TIMEOUT_S = 60
@@ -61,7 +63,8 @@ def shell(tmp_path_factory):
     try:
         assert len(facts["nameservers"]) == 2
         assert [node["kind"] for node in facts["nodes"]].count("slave") == 2
-        assert all(node["pid"] and node["grpc"] is None for node in facts["nodes"])
+        assert all(node["pid"] for node in facts["nodes"])
+        assert len({node["grpc"] for node in facts["nodes"]} - {None}) == len(facts["nodes"])
         run.environment["SATURNMQ_NAMESERVER"] = ",".join(facts["nameservers"])
         yield run
         check_loops(data)
@@ -264,6 +267,31 @@ def test_masters_change_by_hand_over_and_by_take_over_and_nothing_is_lost(shell)
     got = shell("consume", "led", "--group", "h", "--from-beginning", "-n", "300").split()
     assert sorted(set(map(int, got))) == list(range(300))
     assert "127.0.0.1" in shell("admin", "replicas")
+
+
+@pytest.mark.parametrize("tls", ["auto", "off"])
+def test_a_cluster_has_tls_on_its_grpc_ports_or_not(tmp_path, tls: str):
+    data = tmp_path / "data"
+    run = Shell(data)
+    try:
+        told = run("cluster", "up", "--tls", tls, "--set", "mappedFileSizeCommitLog=8388608")
+        grpc = [node["grpc"] for node in json.loads(run("cluster", "status", "--json"))["nodes"]]
+        kinds = "plain text and TLS" if tls == "auto" else "plain text"
+        assert f"gRPC ({kinds}) at {', '.join(grpc)}\n" in told
+        for address in grpc:
+            if tls == "auto":
+                assert spoken(address) == "h2"
+            else:
+                with pytest.raises(ssl.SSLError, match=r"(?i)handshake.failure"):
+                    spoken(address)
+    finally:
+        run("cluster", "down")
+
+
+def test_a_node_with_a_certificate_and_without_tls_does_not_start(shell):
+    refused = shell.run("nameserver", "--tls=off", "--tls-cert-path=a.pem", "--tls-key-path=a.key")
+    assert refused.returncode == 1
+    assert "--tls off, but there is a certificate: tlsCertPath a.pem" in refused.stderr
 
 
 def eventually(condition) -> None:

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from example_rig import printed_by
 from saturnmq import Admin, Message, Producer, PullConsumer, SendStatus
 from saturnmq.drills.failover import compose
+from tls_rig import spoken
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / compose.FILE
@@ -161,6 +163,14 @@ def test_compose_starts_a_cluster_that_serves_the_host_and_keeps_its_data(projec
         until_replicated(producer)
         results = [producer.send(Message("kept", body)) for body in bodies]
     assert {result.status for result in results} == {SendStatus.OK}, "a slave has each"
+
+    with Admin(nameservers=project.nameservers) as admin:
+        admin.create_topic("greetings", message_type="NORMAL")
+    for port in (8081, 8082):  # nameservers, which tell the brokers' own addresses
+        lines = printed_by("clients/python/example", f"{project.publish}:{port}", "greetings")
+        assert sum(line.startswith("received hello") for line in lines) == 3
+    for port in (10913, 10923, 10933, 10943):
+        assert spoken(f"{project.publish}:{port}") == "h2"
 
     project.compose("down", "--timeout", "30")  # the volumes stay
     project.compose("up", "-d")

@@ -284,6 +284,8 @@ def producers(producer: Producer, message: Message, queue: MessageQueue) -> None
     producer.send_async(message, selector=one)  # wrong: Producer.send_async
     status(producer.send_batch([message])[0].status)  # right: Producer.send_batch
     producer.send_batch(message)  # wrong: Producer.send_batch
+    sent(producer.send_batch_async([message])[0])  # right: Producer.send_batch_async
+    producer.send_batch_async(message)  # wrong: Producer.send_batch_async
     producer.send_oneway(message, sharding_key="key")  # right: Producer.send_oneway
     producer.send_oneway(message, sharding_key=1)  # wrong: Producer.send_oneway
     answer: ReceivedMessage = producer.request(message, timeout=1.0)  # right: Producer.request
@@ -553,6 +555,8 @@ async def aio_producers(producer: aio.Producer, message: Message, queue: Message
     await producer.send_async(message, selector=one)  # wrong: aio.Producer.send_async
     status((await producer.send_batch([message]))[0].status)  # right: aio.Producer.send_batch
     await producer.send_batch(message)  # wrong: aio.Producer.send_batch
+    sent((await producer.send_batch_async([message]))[0])  # right: aio.Producer.send_batch_async
+    await producer.send_batch_async(message)  # wrong: aio.Producer.send_batch_async
     await producer.send_oneway(message, sharding_key="key")  # right: aio.Producer.send_oneway
     await producer.send_oneway(message, sharding_key=1)  # wrong: aio.Producer.send_oneway
     answer: ReceivedMessage = await producer.request(message)  # right: aio.Producer.request

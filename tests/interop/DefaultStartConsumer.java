@@ -29,14 +29,14 @@ public class DefaultStartConsumer {
             if (words[0].equals("join")) {
                 seen.put(topic, ConcurrentHashMap.newKeySet());
                 consumers.put(topic, join(arguments[0], topic, seen.get(topic)));
-                System.out.println("joined");
+                System.out.println("> joined");
             } else {
                 int count = Integer.parseInt(words[2]);
                 long deadline = System.currentTimeMillis() + PATIENCE_MS;
                 while (seen.get(topic).size() < count && System.currentTimeMillis() < deadline) {
                     Thread.sleep(10);
                 }
-                System.out.println(count - seen.remove(topic).size());
+                System.out.println("> " + (count - seen.remove(topic).size()));
                 new Thread(consumers.remove(topic)::shutdown).start();
             }
         }

@@ -39,7 +39,6 @@ public class JavaTransactions {
             }
         });
         producer.start();
-        System.out.println("> started");
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.split(" ");

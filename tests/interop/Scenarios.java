@@ -28,6 +28,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -39,6 +40,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
  * What applications do with RocketMQ's client, any version from 4.9 on. Told by lines, "NAME TOPIC":
@@ -52,6 +54,10 @@ public class Scenarios {
 
     private interface Check {
         boolean holds() throws Exception;
+    }
+
+    private interface Seek {
+        void run() throws Exception;
     }
 
     public static void main(String[] args) throws Exception {
@@ -473,24 +479,24 @@ public class Scenarios {
         require(queues.size() == 4, "queues: " + queues);
         consumer.assign(queues);
         for (MessageQueue queue : queues) {
-            consumer.seekToBegin(queue);
+            seeking(() -> consumer.seekToBegin(queue));
         }
         Set<String> came = new TreeSet<>();
         until("all come from the beginning", () -> polled(consumer, came) >= 80);
         came.clear();
         for (MessageQueue queue : queues) {
-            consumer.seek(queue, consumer.offsetForTimestamp(queue, between));
+            seeking(() -> consumer.seek(queue, consumer.offsetForTimestamp(queue, between)));
         }
         until("the new ones come again", () -> polled(consumer, came) >= 40);
         require(came.stream().allMatch(body -> body.startsWith("new")), "by time: " + came);
         MessageQueue first = queues.iterator().next();
         came.clear();
-        consumer.seek(first, 3);
+        seeking(() -> consumer.seek(first, 3));
         List<MessageExt> from = new ArrayList<>();
         until("a queue is read from offset 3", () -> from.addAll(consumer.poll(100)) && !from.isEmpty());
         require(from.get(0).getQueueId() == first.getQueueId() && from.get(0).getQueueOffset() == 3, from.get(0));
         for (MessageQueue queue : queues) {
-            consumer.seekToEnd(queue);
+            seeking(() -> consumer.seekToEnd(queue));
         }
         consumer.pause(List.of(first));
         Set<String> all = sentTo(topic, "paused", 40);
@@ -518,6 +524,25 @@ public class Scenarios {
             return true;
         });
         return "120 messages";
+    }
+
+    /**
+     * A seek interrupts the pull of its queue. From 5.2 on a thread that is interrupted before it
+     * sends closes the connection that all threads use (NettyRemotingAbstract.invoke0), and with it
+     * fails what the next seek asks the broker for. Then the application seeks again.
+     */
+    private static void seeking(Seek seek) throws Exception {
+        until("no connection is closed by an interrupted pull", () -> {
+            try {
+                seek.run();
+                return true;
+            } catch (MQClientException problem) {
+                if (problem.getCause() instanceof RemotingException) {
+                    return false;
+                }
+                throw problem;
+            }
+        });
     }
 
     private static int polled(DefaultLitePullConsumer consumer, Set<String> came) {

@@ -7,8 +7,9 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,14 +80,19 @@ def java_program(
         yield running
 
 
-def go_client() -> str:
-    """The built program of goclient/; skips where it cannot be built."""
+def cached(name: str) -> Path:
+    """The place of what is fetched or built once."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "saturnmq" / name
+
+
+def go_client(directory: str = "goclient") -> str:
+    """The built program of this directory; skips where it cannot be built."""
     if shutil.which("go") is None:
         pytest.skip("no `go` on the path to build RocketMQ's Go client with")
-    source = Path(__file__).with_name("goclient")
+    source = Path(__file__).parent / directory
     sources = b"".join(path.read_bytes() for path in sorted(source.iterdir()))
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    built = Path(home) / "saturnmq" / f"goclient-{hashlib.sha256(sources).hexdigest()[:16]}"
+    built = cached(f"{source.name}-{hashlib.sha256(sources).hexdigest()[:16]}")
     if not built.exists():
         command = ["go", "build", "-o", str(built), "."]
         try:
@@ -100,12 +106,44 @@ def go_client() -> str:
     return str(built)
 
 
+def node_package(name: str, version: str) -> Path:
+    """The directory in which npm has installed a package: fetched once, then kept."""
+    cache = cached(f"{name}-{version}")
+    if cache.is_dir():
+        return cache
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("no `node` and `npm` on the path to run RocketMQ's Node client with")
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cache.parent) as fresh:
+        installed = Path(fresh) / "installed"
+        command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"]
+        command += ["--prefix", str(installed), f"{name}@{version}"]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=BUILD_S
+            )
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"npm had not installed {name} after {BUILD_S:g} s")
+        if done.returncode:
+            pytest.skip(f"npm could not install {name}: {done.stderr.strip().splitlines()[-1:]}")
+        installed.rename(cache)
+    return cache
+
+
 @contextmanager
-def client_program(command: Sequence[str], log: Path) -> Iterator[ClientProgram]:
-    """Runs a program that is told by lines, until the block ends."""
+def client_program(
+    command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Iterator[ClientProgram]:
+    """Runs a program that is told by lines, until the block ends. `environment`: variables beside
+    those of this process."""
     with open(log, "w") as errors:
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **(environment or {})},
         )
         try:
             yield ClientProgram(process, log)

@@ -33,6 +33,7 @@ LIB_VARIABLE = "SATURNMQ_ROCKETMQ_LIB"
 DOWNLOAD_S = float(os.environ.get("SATURNMQ_INTEROP_DOWNLOAD_S") or 600)
 START_S = 60.0
 STOP_S = 60.0
+LAST_WORDS_S = 5.0
 CLUSTER = "InteropCluster"
 BROKER = "broker-a"
 
@@ -89,6 +90,15 @@ def client_jars(version: str) -> Path:
     return fetched(cache, "pom-client.xml", f"-Drocketmq.version={version}")
 
 
+def grpc_jars(version: str) -> Path:
+    """The directory of the jars of RocketMQ's client of this version, over gRPC."""
+    return fetched(
+        _cache(f"rocketmq-client-java-{version}"),
+        "pom-grpc.xml",
+        f"-Drocketmq.version={version}",
+    )
+
+
 def spring_jars(version: str) -> Path:
     """The directory of the jars of rocketmq-spring of this version."""
     return fetched(
@@ -121,16 +131,64 @@ def fetched(cache: Path, pom: str, *options: str) -> Path:
     return cache
 
 
-def java(jars: Path, program: Path, *arguments: str, text: str = "") -> str:
-    """The last line that a Java program in one file, with RocketMQ's classes beside it, prints."""
+def java_command(
+    jars: Path, program: str, *arguments: str, options: Sequence[str] = ()
+) -> list[str]:
+    """The command for a Java program of this directory, in one file, with RocketMQ's classes beside
+    it."""
     if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to ask RocketMQ's classes with")
-    command = ["java", "-Xmx256m", "-cp", f"{jars}/*", str(program), *arguments]
+        pytest.skip("no `javac` on the path to run RocketMQ's classes with")
+    source = str(Path(__file__).with_name(program))
+    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", *options]
+    return [*command, "-cp", f"{jars}/*", source, *arguments]
+
+
+@contextlib.contextmanager
+def java_talk(
+    jars: Path,
+    program: str,
+    *arguments: str,
+    log: Path,
+    options: Sequence[str] = (),
+    cwd: Path | None = None,
+) -> Iterator[subprocess.Popen[str]]:
+    """Such a program that is told and answers by lines; at the end of the block it is not told any
+    more, and has a moment to end by itself."""
+    options = [f"-Duser.home={log.parent}", *options]
+    command = java_command(jars, program, *arguments, options=options)
+    with (
+        open(log, "w") as errors,
+        subprocess.Popen(
+            command,
+            cwd=cwd,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            try:
+                process.wait(LAST_WORDS_S)
+            except subprocess.TimeoutExpired:
+                process.kill()  # a thread of RocketMQ's keeps it alive
+
+
+def java(
+    jars: Path, program: str, *arguments: str, text: str = "", home: Path | None = None
+) -> list[str]:
+    """The lines that such a program prints."""
+    options = [] if home is None else [f"-Duser.home={home}"]
+    command = java_command(jars, program, *arguments, options=options)
     done = subprocess.run(
         command, input=text, capture_output=True, text=True, check=False, timeout=180
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1]
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout.splitlines()
 
 
 @dataclass
@@ -198,6 +256,10 @@ class Nodes:
             node.until_open()
             self._nameservers[make] = node
         return self._nameservers[make].address
+
+    def stop_nameserver(self, make: str) -> None:
+        """End it in order; the next `nameserver` starts another one."""
+        self._nameservers.pop(make).stop()
 
     def broker(
         self,

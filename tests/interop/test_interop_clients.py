@@ -25,9 +25,6 @@ SCENARIOS = (
     *("orderly", "retry", "broadcast", "pull", "lite-subscribe", "lite-assign", "lite-members"),
     *("namespace", "namespace-v2"),
 )
-NOT_QUICK = {
-    "lite-assign"
-}  # failed once in eight runs: its client closed a connection that it had just made
 GO_SCENARIOS = ("send", "orderly", "retry", "delay", "transactions")
 READ_S = 30.0
 TRACED_S = 20.0
@@ -66,14 +63,9 @@ def client(
         yield f"{version.replace('.', '-')}-{encoding}", program
 
 
+@pytest.mark.quick
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize(
-    "scenario",
-    [
-        pytest.param(name, marks=() if name in NOT_QUICK else pytest.mark.quick)
-        for name in SCENARIOS
-    ],
-)
+@pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_java_client_does_what_it_does_with_rocketmq(
     cluster: LocalCluster, client: tuple[str, ClientProgram], scenario: str, figures: Counter[str]
 ) -> None:

@@ -3,7 +3,6 @@ again, how an ordered queue waits and gives up, and where a group begins."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import threading
 import time
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from interop_nodes import SATURNMQ, Nodes
+from interop_nodes import SATURNMQ, Nodes, java_talk
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.free_ports import free_block
 
@@ -64,22 +63,9 @@ class JavaListeners:
 
 @contextmanager
 def java_listeners(jars: Path, nameserver: str, since: float, log: Path) -> Iterator[JavaListeners]:
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to run RocketMQ's consumers with")
-    program = str(Path(__file__).with_name("JavaListeners.java"))
     moment = datetime.fromtimestamp(since).strftime("%Y%m%d%H%M%S")  # in the zone of both
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={log.parent}"]
-    command += ["-cp", f"{jars}/*", program, nameserver, moment]
-    with (
-        open(log, "w") as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        try:
-            yield JavaListeners(process)
-        finally:
-            process.kill()
+    with java_talk(jars, "JavaListeners.java", nameserver, moment, log=log) as process:
+        yield JavaListeners(process)
 
 
 def settled_until(check: Callable[[], bool]) -> None:

@@ -7,8 +7,6 @@ import asyncio
 import base64
 import json
 import re
-import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,9 +16,10 @@ from queue import Queue
 from typing import Any
 
 import pytest
+from interop_grpc import java_client
 from interop_messages import until
-from interop_nodes import BROKER, CLUSTER, SATURNMQ, Nodes
-from mqadmin_commands import CASES, Case, filled
+from interop_nodes import BROKER, CLUSTER, SATURNMQ, Nodes, java_talk
+from mqadmin_commands import CASES, Case, filled, works
 from saturnmq import Admin, PushConsumer, ReceivedMessage
 from saturnmq.aio import Admin as AsyncAdmin
 from saturnmq.cli.free_ports import free_block
@@ -40,23 +39,17 @@ Tell = Callable[..., str]
 @contextmanager
 def java_side(jars: Path, nameserver: str, home: Path) -> Iterator[Tell]:
     """AdminCommands.java, told by words; each line is answered by one."""
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to run RocketMQ's tools with")
-    program = str(Path(__file__).with_name("AdminCommands.java"))
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
-    command += ["-Djava.security.manager=allow", f"-Duser.home={home}", f"-Djava.io.tmpdir={home}"]
-    command += ["-cp", f"{jars}/*", program, nameserver]
-    with (
-        open(home / "java.log", "w") as errors,
-        subprocess.Popen(
-            command,
-            cwd=home,  # consumerStatus writes files to where it is
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        ) as process,
-    ):
+    log = home / "java.log"
+    options = ["-XX:TieredStopAtLevel=1", "-Djava.security.manager=allow"]
+    options += [f"-Djava.io.tmpdir={home}"]
+    with java_talk(
+        jars,
+        "AdminCommands.java",
+        nameserver,
+        log=log,
+        options=options,
+        cwd=home,  # consumerStatus writes files to where it is
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         lines, answers = process.stdin, process.stdout
@@ -68,10 +61,7 @@ def java_side(jars: Path, nameserver: str, home: Path) -> Iterator[Tell]:
             assert not answer.startswith("failed "), answer
             return answer
 
-        try:
-            yield tell
-        finally:
-            process.kill()  # threads of its tools keep it alive
+        yield tell
 
 
 @pytest.fixture
@@ -176,6 +166,40 @@ def reading(nameserver: str, got: Queue[str]) -> Iterator[None]:
     consumer.subscribe("orders")
     with consumer:
         yield
+
+
+def test_mqadmin_reaches_a_consumer_that_speaks_grpc(
+    nodes: Nodes, jars: Path, tmp_path: Path
+) -> None:
+    port = free_block("127.0.0.1", 3)
+    nodes.broker(SATURNMQ, tmp_path / "g", port, {"grpcServerPort": port + 2})
+    nameserver = nodes.nameserver(SATURNMQ)
+    with Admin(nameserver) as admin:
+        admin.create_topic("calls", 4)
+    with (
+        java_side(jars, nameserver, nodes.home) as tell,
+        java_client(f"127.0.0.1:{port + 2}", nodes.home) as client,
+    ):
+        client.tell("producer", "calls")
+        message_id, _ = client.send("calls", "body")
+        with client.consumer("push", "callers", "calls"):
+            assert [each.body for each in client.seen("callers", 1)] == ["body"]
+            with Admin(nameserver) as admin:
+                (at,) = admin.describe_group("callers")
+            (member,) = at.members
+            values = {"unique": message_id, "client": member.client_id}
+            cases = (
+                works("consumerConnection -g callers", "<client> +127.0.0.1:\\d+ +JAVA"),
+                works("consumerStatus -g callers", "<client>"),
+                works("consumerStatus -g callers -i <client> -s", "#Consumer jstack#", "main"),
+                works(
+                    "queryMsgByUniqueKey -t calls -i <unique> -g callers -d <client>",
+                    "consumeResult=CR_SUCCESS",
+                ),
+            )
+            problems = [found for case in cases if (found := problem(case, tell, values))]
+            assert not problems
+            assert [each.body for each in client.seen("callers", 2)] == ["body", "body"]
 
 
 def test_connected_consumers_of_both_makes_follow_a_reset_a_skip_and_a_clone(

@@ -3,13 +3,11 @@ it."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
-from interop_nodes import SATURNMQ, Nodes
+from interop_nodes import ROCKETMQ, SATURNMQ, Nodes, java
 from saturnmq import Admin, Producer
 from saturnmq.cli.free_ports import free_block
 
@@ -18,13 +16,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
 
 def java_queues(jars: Path, nameserver: str, home: Path) -> list[str]:
     """The queues to which RocketMQ's producer writes the topic."""
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to run RocketMQ's producer with")
-    program = str(Path(__file__).with_name("OrderedQueues.java"))
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={home}"]
-    command += ["-cp", f"{jars}/*", program, nameserver, "ordered"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith(">")]
+    lines = java(jars, "OrderedQueues.java", nameserver, "ordered", home=home)
+    (line,) = [line for line in lines if line.startswith(">")]
     return line.split()[1:]
 
 
@@ -55,3 +48,22 @@ def test_java_producers_write_an_ordered_topic_where_its_configuration_says(
     route = nodes.mqadmin("topicRoute", "-n", nameserver, "-t", "ordered")
     assert f'"orderTopicConf":"{conf}"' in route.replace(" ", "")
     figures["order configurations"] += 2
+
+
+def test_a_nameserver_goes_on_with_the_order_configurations_of_the_other_make(
+    nodes: Nodes, figures: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = nodes.home / "namesrv" / "kvConfig.json"
+    kept.parent.mkdir(exist_ok=True)
+    monkeypatch.setenv("SATURNMQ_KV_CONFIG", str(kept))
+    confs = {"first": "a:1", "second": "a:2;b:2", "third": "c:16"}
+    known: dict[str, str] = {}
+    for make, (topic, conf) in zip((ROCKETMQ, SATURNMQ, ROCKETMQ), confs.items(), strict=True):
+        nameserver = nodes.nameserver(make)
+        order = ("updateOrderConf", "-n", nameserver, "-t")
+        for before, expected in known.items():
+            assert f"orderConf=[{expected}]" in nodes.mqadmin(*order, before, "-m", "get")
+        nodes.mqadmin(*order, topic, "-m", "put", "-v", conf)
+        known[topic] = conf
+        nodes.stop_nameserver(make)
+    figures["order configurations"] += len(confs)

@@ -5,13 +5,13 @@ listener it never pops, whatever the broker says: RebalancePushImpl.clientRebala
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 from cluster_rig import running
+from interop_nodes import java
 from saturnmq import Admin, Message, Producer, SimpleConsumer
 
 COUNT = 40
@@ -21,12 +21,9 @@ def consume(
     jars: Path, folder: Path, nameserver: str, broker: str, group: str
 ) -> list[tuple[str, int, int, str]]:
     """(body, reconsumeTimes, queue, POP_CK) of each message that the listener got, in order."""
-    program = str(Path(__file__).with_name("PopConsumer.java"))
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={folder}"]
-    command += ["-cp", f"{jars}/*", program, nameserver, broker, "jobs", group, str(COUNT)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
-    rows = [line.split(" ", 3) for line in done.stdout.splitlines() if line.startswith("job")]
+    arguments = nameserver, broker, "jobs", group, str(COUNT)
+    lines = java(jars, "PopConsumer.java", *arguments, home=folder)
+    rows = [line.split(" ", 3) for line in lines if line.startswith("job")]
     return [(body, int(times), int(queue), handle) for body, times, queue, handle in rows]
 
 

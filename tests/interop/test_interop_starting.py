@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cluster_rig import running
+from interop_clients import ClientProgram, java_program
 from saturnmq import Admin, Message, Producer, PushConsumer
 
 RUNS = int(os.environ.get("SATURNMQ_INTEROP_RUNS") or 5)
@@ -28,38 +25,7 @@ PATIENCE_S = 15.0
 MADE_BY_SENDING = 4  # queues
 
 
-class JavaConsumers:
-    """DefaultStartConsumer.java, told by lines."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def tell(self, *words: object) -> str:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(*words, file=self._process.stdin, flush=True)
-        return self._process.stdout.readline().strip()
-
-
-@contextmanager
-def java_consumers(jars: Path, nameserver: str, log: Path) -> Iterator[JavaConsumers]:
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to run RocketMQ's consumer with")
-    program = str(Path(__file__).with_name("DefaultStartConsumer.java"))
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={log.parent}"]
-    command += ["-cp", f"{jars}/*", program, nameserver]
-    with (
-        open(log, "w") as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        yield JavaConsumers(process)
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-def one_run(seed: int, nameserver: str, admin: Admin, producer: Producer, java: JavaConsumers):
+def one_run(seed: int, nameserver: str, admin: Admin, producer: Producer, java: ClientProgram):
     """(messages sent, missed by the Java consumer, missed by ours)."""
     rng = random.Random(seed)
     topic = f"run-{seed}"
@@ -98,11 +64,11 @@ def one_run(seed: int, nameserver: str, admin: Admin, producer: Producer, java: 
 def test_groups_with_the_default_start_miss_nothing_of_topics_that_appear_and_grow(
     jars: Path, tmp_path: Path, figures: Counter[str]
 ) -> None:
-    missed = {}
+    missed, log = {}, tmp_path / "java.log"
     with running(tmp_path / "cluster") as cluster:
         nameserver = cluster.nameservers[0]
         with (
-            java_consumers(jars, nameserver, tmp_path / "java.log") as java,
+            java_program(jars, "DefaultStartConsumer.java", nameserver, log=log) as java,
             Admin(nameserver) as admin,
             Producer(nameservers=nameserver) as producer,
         ):

@@ -3,8 +3,6 @@ with open transactions that goes from ours to RocketMQ's broker and back."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -12,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from interop_clients import ClientProgram, java_program
 from interop_nodes import ROCKETMQ, SATURNMQ, Node, Nodes
 from saturnmq import PullConsumer
 from saturnmq.cli.free_ports import free_block
@@ -30,53 +29,28 @@ SETTINGS: dict[str, object] = {
 
 
 class JavaProducer:
-    """JavaTransactions.java, told by lines."""
+    """JavaTransactions.java."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        assert self.answer() == "started"
-
-    def answer(self) -> str:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("> "):  # the rest is the client's log
-                return line[2:].strip()
-        raise AssertionError("the Java program has ended")
-
-    def tell(self, *words: str) -> str:
-        assert self._process.stdin is not None
-        print(*words, file=self._process.stdin, flush=True)
-        return self.answer()
+    def __init__(self, program: ClientProgram) -> None:
+        self._tell = program.tell
 
     def send(self, key: str, state: str) -> None:
-        assert self.tell("send", TOPIC, key, state) == state
+        assert self._tell("send", TOPIC, key, state) == state
 
     def decide(self, key: str, state: str) -> None:
-        assert self.tell("decide", key, state) == "decided"
+        assert self._tell("decide", key, state) == "decided"
 
     def asked(self, key: str, least: int = 0) -> int:
         """How often a broker asked about it, as soon as that is `least` or more."""
-        found = int(self.tell("asked", key, str(least)))
+        found = int(self._tell("asked", key, least))
         assert found >= least, f"{found} questions about {key}"
         return found
 
 
 @contextmanager
 def java_producer(jars: Path, nameserver: str, log: Path) -> Iterator[JavaProducer]:
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to run RocketMQ's producer with")
-    program = str(Path(__file__).with_name("JavaTransactions.java"))
-    command = ["java", "-Xmx256m", "-XX:+UseSerialGC", f"-Duser.home={log.parent}"]
-    command += ["-cp", f"{jars}/*", program, nameserver, GROUP]
-    with (
-        open(log, "w") as errors,
-        subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        yield JavaProducer(process)
-        assert process.stdin is not None
-        process.stdin.close()
+    with java_program(jars, "JavaTransactions.java", nameserver, GROUP, log=log) as program:
+        yield JavaProducer(program)
 
 
 class Reader:

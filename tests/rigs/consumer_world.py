@@ -12,6 +12,7 @@ from frame_rig import plain_frame
 from saturnmq.broker.tables.locks import QueueLockTable
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.core import ClientCore
 from saturnmq.client.routes import RouteCache
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
@@ -184,6 +185,8 @@ class WorldCore:
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         return self.routes.publish_queues(topic)
+
+    master_address = ClientCore.master_address
 
     def broker_address(self, name: str, *, master: bool = True) -> str | None:
         return self.routes.address(name, master=master)

@@ -18,6 +18,7 @@ from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
@@ -130,11 +131,16 @@ class Machine:
         texts = {name: str(value) for name, value in ext.items()}
         return await self._remote.request(Command.request(code, texts, body), 60.0)
 
-    async def put(self, body: bytes, level: int = 0, topic: str = "T") -> Command:
+    async def put(
+        self, body: bytes, level: int = 0, topic: str = "T", **properties: object
+    ) -> Command:
         """The answer to a send."""
+        names: dict[str, object] = {"UNIQ_KEY": body[:20].decode(), **properties}
+        if level:
+            names["DELAY"] = level
         ext = {"a": "P", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0}
-        names = f"UNIQ_KEY\x01{body[:20].decode()}\x02" + (f"DELAY\x01{level}\x02" if level else "")
-        return await self.ask(RequestCode.SEND_MESSAGE_V2, {**ext, "i": names}, body)
+        text = "".join(f"{name}\x01{value}\x02" for name, value in names.items())
+        return await self.ask(RequestCode.SEND_MESSAGE_V2, {**ext, "i": text}, body)
 
     async def send(self, body: bytes, level: int = 0, topic: str = "T") -> None:
         reply = await self.put(body, level, topic)
@@ -153,6 +159,28 @@ class Machine:
 
     async def bodies(self, topic: str = "T") -> list[bytes]:
         return [bytes(message.body) for message in await self.read(topic=topic)]
+
+
+async def group(world: World, ahead_ms: int) -> tuple[Machine, Machine]:
+    """A master, and a slave whose clock differs so much."""
+    master = world.machine("a", "10.0.0.2", role="ASYNC_MASTER")
+    slave = world.machine("b", "10.0.0.3", ahead_ms, role="SLAVE", broker_id=1, slave_sync_ms=100)
+    await master.boot()
+    return master, slave
+
+
+async def follow(slave: Machine, master: Machine) -> None:
+    slave.broker.replication.slave.master_is(master.broker.address, master.broker.ha_address)
+    async with asyncio.timeout(60):
+        marks = slave.broker.store.watermarks
+        while marks.dispatched < master.broker.store.watermarks.appended:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(2.0)  # tables are copied each 0.1 s
+
+
+async def promote(slave: Machine, term: int = 2) -> None:
+    reply = await slave.ask(RequestCode.PROMOTE, {"epoch": term * TERM, "force": "true"})
+    assert reply.code == 0, reply.remark
 
 
 def run(body: Callable[[World], Awaitable[None]]) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from saturnmq.client.core import ClientCore
 from saturnmq.client.producer.batch import SendHandle
-from saturnmq.client.producer.engine import ProducerEngine
+from saturnmq.client.producer.engine import Callers, ProducerEngine
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.results import STATUS_OF_CODE
-from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.client.routes import RouteCache
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
@@ -141,9 +142,7 @@ class Cluster:
             self,  # type: ignore[arg-type]
             "G",
             ProducerOptions(**options),
-            lock=contextlib.nullcontext(),
-            call_on_loop=self.runtime.call_soon,
-            wait=lambda batch, timeout: None,
+            Callers(contextlib.nullcontext(), self.runtime.call_soon, lambda batch, timeout: None),
         )
         self.sender = self.engine.sender
         self.begun = self.loop.time()
@@ -173,6 +172,8 @@ class Cluster:
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         return self.routes.publish_queues(topic)
+
+    master_address = ClientCore.master_address
 
     def broker_address(self, name: str) -> str | None:
         return self.routes.address(name)

@@ -6,23 +6,14 @@ import asyncio
 from typing import Any
 
 from machines_rig import Machine, World
-from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.remoting import Command
 
 HOUR_MS = 3_600_000
 LATE_S = 0.3
 
 
-async def put(machine: Machine, body: bytes, topic: str = "T", **names: object) -> Command:
-    ext = {"a": "P", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1, "h": 0}
-    unique = body[:20].decode()
-    text = "".join(f"{k}\x01{v}\x02" for k, v in {"UNIQ_KEY": unique, **names}.items())
-    return await machine.ask(RequestCode.SEND_MESSAGE_V2, {**ext, "i": text}, body)
-
-
 async def later(machine: Machine, body: bytes, **names: object) -> Command:
-    reply = await put(machine, body, **names)
+    reply = await machine.put(body, **names)
     assert reply.code == 0, reply.remark
     return reply
 
@@ -48,25 +39,3 @@ async def booted(world: World, ahead_ms: int = 0, **settings: Any) -> Machine:
 
 def wall(machine: Machine) -> int:
     return machine.runtime.now_ms()
-
-
-async def group(world: World, ahead_ms: int) -> tuple[Machine, Machine]:
-    """A master, and a slave whose clock differs so much."""
-    master = world.machine("a", "10.0.0.2", role="ASYNC_MASTER")
-    slave = world.machine("b", "10.0.0.3", ahead_ms, role="SLAVE", broker_id=1, slave_sync_ms=100)
-    await master.boot()
-    return master, slave
-
-
-async def follow(slave: Machine, master: Machine) -> None:
-    slave.broker.replication.slave.master_is(master.broker.address, master.broker.ha_address)
-    async with asyncio.timeout(60):
-        marks = slave.broker.store.watermarks
-        while marks.dispatched < master.broker.store.watermarks.appended:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(2.0)  # tables are copied each 0.1 s
-
-
-async def promote(slave: Machine, term: int = 2) -> None:
-    reply = await slave.ask(RequestCode.PROMOTE, {"epoch": term * TERM, "force": "true"})
-    assert reply.code == 0, reply.remark

@@ -10,13 +10,12 @@ import asyncio
 import json
 
 import pytest
-from machines_rig import SEGMENT, Machine, World, run
+from machines_rig import SEGMENT, Machine, World, follow, group, promote, run
 from saturnmq.broker.commit.retention import RetentionClock
 from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import TopicNotExist
 from saturnmq.store.message_store import PendingMessage
@@ -254,28 +253,6 @@ def test_a_message_sent_twice_hides_none_that_was_not_delivered() -> None:
 
 
 # -- promotions ------------------------------------------------------------------------------------
-
-
-async def group(world: World, ahead_ms: int) -> tuple[Machine, Machine]:
-    """A master, and a slave whose clock differs so much."""
-    master = world.machine("a", "10.0.0.2", role="ASYNC_MASTER")
-    slave = world.machine("b", "10.0.0.3", ahead_ms, role="SLAVE", broker_id=1, slave_sync_ms=100)
-    await master.boot()
-    return master, slave
-
-
-async def follow(slave: Machine, master: Machine) -> None:
-    slave.broker.replication.slave.master_is(master.broker.address, master.broker.ha_address)
-    async with asyncio.timeout(60):
-        marks = slave.broker.store.watermarks
-        while marks.dispatched < master.broker.store.watermarks.appended:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(2.0)  # tables are copied each 0.1 s
-
-
-async def promote(slave: Machine, term: int = 2) -> None:
-    reply = await slave.ask(RequestCode.PROMOTE, {"epoch": term * TERM, "force": "true"})
-    assert reply.code == 0, reply.remark
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])

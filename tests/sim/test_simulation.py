@@ -17,7 +17,21 @@ from saturnmq.drills.sim.run import repro, run_seed, simulate
 from typer.testing import CliRunner
 
 SEEDS = 200
-FOUND = (722, 849, 1048, 1346, 1462, 1660, 2631, 3136, 4047, 4071, 4872)  # what was mended since
+FOUND = (
+    722,
+    849,
+    1048,
+    1346,
+    1462,
+    1660,
+    2631,
+    3136,
+    4047,
+    4071,
+    4872,
+    6653,
+    7108,
+)  # what was mended since
 PER_TEST = 10
 
 

@@ -27,7 +27,7 @@ FOUND_AT = {
     "waits-forgotten": 10,
     "recreated-from-zero": 6,
     "lag-unseen": 3,
-    "message-before-ending": 60,
+    "message-before-ending": 401,
     "open-halves-forgotten": 3,
     "leftovers-to-the-old-queue": 5,
     "foreign-registered": 3,

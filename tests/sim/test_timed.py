@@ -8,10 +8,10 @@ import random
 import struct
 
 import pytest
-from machines_rig import Machine, World, run
+from machines_rig import Machine, World, follow, group, promote, run
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.store.message_store import PendingMessage
-from timed_rig import HOUR_MS, after, booted, comes, follow, group, later, promote, wall
+from timed_rig import HOUR_MS, after, booted, comes, later, wall
 
 # -- on one machine --------------------------------------------------------------------------------
 

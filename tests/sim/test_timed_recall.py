@@ -8,12 +8,12 @@ import base64
 import random
 
 import pytest
-from machines_rig import Machine, World, run
+from machines_rig import Machine, World, follow, group, promote, run
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.recall_handle import RecallHandle, decode_handle
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import IllegalOperation
-from timed_rig import after, booted, follow, group, later, promote, wall
+from timed_rig import after, booted, later, wall
 
 
 async def recall(machine: Machine, handle: str, topic: str = "T") -> Command:

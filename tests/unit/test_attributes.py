@@ -11,6 +11,7 @@ from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker.commit.message_types import type_of
 from saturnmq.broker.tables.attributes import changed
 from saturnmq.protocol.batch import encode_batch
+from saturnmq.protocol.batches import BatchPart, decode_answers, encode_parts
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.properties import encode_properties
@@ -249,6 +250,49 @@ def test_with_the_check_each_message_of_a_batch_counts(tmp_path: Path) -> None:
         assert await batch("plain", plain, plain) == 0
         assert await batch("plain", plain, keyed) == 13
         await until(lambda: broker.store.max_offset("FIFO", 0) == 2)
+        await broker.close()
+
+    run(body)
+
+
+def test_with_the_check_each_batch_of_a_request_with_several_counts_for_itself(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, check_message_types=True))
+        client = await connected(runtime, broker)
+        assert (await create(client, "+message.type=FIFO", "FIFO")).code == 0
+        keyed, plain = (b"x", text("FIFO").encode(), 0), (b"y", b"KEYS\x01k\x02", 0)
+        batches = (("FIFO", [keyed]), ("FIFO", [keyed, plain]), ("plain", [keyed]))
+        parts = [
+            BatchPart(topic, 0, 0, 1, bytes(encode_batch(entries)))
+            for topic, entries in (*batches, ("plain", [plain]))
+        ]
+        ext = {"a": "P", "c": "TBW102", "d": 4}
+        reply = await ask(client, RequestCode.SEND_BATCHES, ext, encode_parts(parts))
+        answers = list(decode_answers(reply.body, len(parts)))
+        assert [answer.code for answer in answers] == [0, 13, 13, 0]
+        assert b"expected type is FIFO, but actual type is NORMAL" in answers[1].rest
+        await until(lambda: [broker.store.max_offset(t, 0) for t in ("FIFO", "plain")] == [1, 1])
+        await broker.close()
+
+    run(body)
+
+
+def test_with_the_check_the_rows_of_a_sink_count(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path, check_message_types=True))
+        client = await connected(runtime, broker)
+        for topic in ("FIFO", "plain"):
+            kind = "FIFO" if topic == "FIFO" else "NORMAL"
+            assert (await create(client, f"+message.type={kind}", topic)).code == 0
+        keyed = bytes(encode_batch([(b"x", text("FIFO").encode(), 0)]))
+        codes = []
+        for partition, topic in enumerate(("FIFO", "plain")):
+            ext = {"sink": "S", "epoch": 0, "partition": partition, "attempt": "a"}
+            ext |= {"seq": 0, "topic": topic, "queueId": 0}
+            codes.append((await ask(client, RequestCode.STAGE, ext, keyed)).code)
+        assert codes == [0, 13]
         await broker.close()
 
     run(body)

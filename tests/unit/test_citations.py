@@ -19,7 +19,7 @@ from saturnmq.drills.sim.mutants import MUTANTS
 ROOT = Path(__file__).parents[2]
 FOLDERS = (
     *("benchmarks", "broker", "cli", "client", "compose", "docs", "drills", "examples"),
-    *("nameserver", "pipeline", "protocol", "runtime", "store", "tests", "tools"),
+    *("gateway", "nameserver", "pipeline", "protocol", "runtime", "store", "tests", "tools"),
 )
 SUFFIXES = {".md", ".py", ".pyi", ".pyx", ".java", ".toml", ".tsv", ".txt", ".yml"}
 NUMBERED = ("docs/internals/format.md", "docs/internals/protocol.md", "docs/guarantees.md")

@@ -58,6 +58,21 @@ def test_results_are_those_of_any_send(cluster):
     assert len({result.message_id for result in results}) == 20
 
 
+def test_a_sender_looks_for_its_answer_before_it_sleeps(cluster):
+    with Producer("senders", cluster.address) as producer:
+        producer.send(Message("T", b"warm"))
+        producer.send(Message("T", b"warm"))
+        channels = producer._express._channels.values()
+        looks = []
+        for channel in channels:
+            watched = channel._lookout._is_there
+            channel._lookout._is_there = lambda watched=watched: looks.append(1) or watched()
+            channel._lookout._in_vain._to_leave_out = 0
+        for n in range(6):
+            assert producer.send(Message("T", b"%d" % n)).ok
+    assert looks
+
+
 def test_a_refusal_that_may_pass_is_repeated_on_the_other_broker(cluster):
     with Producer("senders", cluster.address) as producer:
         producer.send(Message("T", b"warm"))
@@ -225,10 +240,10 @@ class Way:
         world.until_done(world.send())
         world.sent.clear()
 
-    def channel(self, runtime, address, timeout_s):
+    def channel(self, runtime, address, timeout_s, *, look_s):
         if address in self.nobody:
             raise ConnectFailed("nobody")
-        assert (runtime, timeout_s) == (self.world.runtime, 2.5)
+        assert (runtime, timeout_s, look_s) == (self.world.runtime, 2.5, direct_send.LOOK_S)
         return Wire(self.world, self.made, address, timeout_s)
 
     def send(self, pinned=None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,17 +14,19 @@ from saturnmq import Admin
 from served_rig import served
 
 BEGIN = """
-import json, multiprocessing, os, signal, sys, threading, time, warnings
+import faulthandler, json, multiprocessing, os, signal, sys, threading, time, warnings
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from saturnmq.runtime.errors import ClientForked
 warnings.simplefilter("ignore", DeprecationWarning)  # of fork in a process with threads
 nameserver = sys.argv[1]
+faulthandler.enable()  # SIGABRT tells where a process hangs
 
 def in_child(work):
     '''What `work` returns in a child; its error; or "hangs".'''
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
+        faulthandler.register(signal.SIGALRM, chain=True)  # tells where it hangs, and dies
         signal.alarm(20)
         try:
             answer = work()
@@ -63,9 +66,16 @@ def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def told(script: str, nameserver: str) -> Any:
     """What the last line of the script printed, as JSON."""
     command = [sys.executable, "-c", BEGIN + script, nameserver]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert (done.returncode, done.stderr) == (0, ""), (done.stdout, done.stderr)
-    return json.loads(done.stdout.splitlines()[-1])
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            out, errors = process.communicate(timeout=180)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            out, errors = process.communicate()
+    assert (process.returncode, errors) == (0, ""), (out, errors)
+    return json.loads(out.splitlines()[-1])
 
 
 def test_every_use_of_an_inherited_client_is_refused_at_once(nameserver: str) -> None:
@@ -78,9 +88,12 @@ waiting = producer.send_async(Message("T", b"x"), queue=MessageQueue("T", "nobod
 consumer = PushConsumer("g", nameserver, listener=lambda messages: None)
 consumer.subscribe("T")
 consumer.start()
-puller = PullConsumer("h", nameserver)
+for _ in range(3):
+    producer.send(Message("T", b"x"), queue=queue)
+puller = PullConsumer("h", nameserver, consume_from="first")
 puller.assign([queue])
 puller.start()
+assert len(puller.poll(30.0, 1)) == 1  # the next ones are at hand
 admin = Admin(nameserver).start()
 
 def work():
@@ -92,12 +105,15 @@ def work():
         "send with a key": lambda: producer.send(message, sharding_key="k"),
         "send_async": lambda: producer.send_async(message),
         "send_batch": lambda: producer.send_batch([message]),
+        "send_batch_async": lambda: producer.send_batch_async([message]),
+        "a callback": lambda: waiting.add_done_callback(print),
         "send_oneway": lambda: producer.send_oneway(message),
         "flush": producer.flush,
         "queues": lambda: producer.queues("T"),
         "a handle": waiting.result,
         "subscribe": lambda: consumer.subscribe("U"),
         "poll": puller.poll,
+        "poll for one": lambda: puller.poll(5.0, 1),
         "commit": puller.commit,
         "seek": lambda: puller.seek(queue, 0),
         "topics": admin.list_topics,
@@ -133,9 +149,13 @@ async def main():
     await producer.send(Message("T", b"x"))
     nowhere = MessageQueue("T", "nobody", 0)
     waiting = await producer.send_async(Message("T", b"x"), queue=nowhere)
-    puller = aio.PullConsumer("h", nameserver)
-    puller.assign([MessageQueue("T", "broker-a", 0)])
+    queue = MessageQueue("T", "broker-a", 0)
+    for _ in range(3):
+        await producer.send(Message("T", b"x"), queue=queue)
+    puller = aio.PullConsumer("h", nameserver, consume_from="first")
+    puller.assign([queue])
     await puller.start()
+    assert len(await puller.poll(30.0, 1)) == 1  # the next ones are at hand
     admin = await aio.Admin(nameserver).start()
 
     def work():
@@ -151,6 +171,7 @@ async def main():
             "flush": producer.flush,
             "a handle": wait,
             "poll": puller.poll,
+            "poll for one": lambda: puller.poll(5.0, 1),
             "commit": lambda: puller.commit({MessageQueue("T", "broker-a", 0): 1}),
             "topics": admin.list_topics,
         }
@@ -222,7 +243,7 @@ with PullConsumer("all", nameserver, consume_from="first") as reader:
     reader.assign(ends)
     for queue in ends:
         reader.seek(queue, 0)
-    while sum(1 for _ in stored) < sum(ends.values()):
+    while len(stored) < sum(ends.values()):
         for message in reader.poll(5):
             queue = MessageQueue("T", message.broker_name, message.queue_id)
             stored[queue, message.queue_offset] = bytes(message.body)

@@ -14,9 +14,9 @@ import pytest
 from saturnmq.client.blocking import Producer as BlockingProducer
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.batch import ProducerBatch
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import SendStatus
-from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.runtime.errors import (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from example_rig import printed_by
 from saturnmq import (
     Message,
     Producer,
@@ -100,14 +99,6 @@ def test_a_moment_that_is_none_is_refused(moment: dt.datetime | float) -> None:
 
 
 def test_the_example_runs(tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples" / "timed.py"
     with served(tmp_path) as address:
-        done = subprocess.run(
-            [sys.executable, str(example), address],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    lines = [line.split(" after ")[0] for line in done.stdout.splitlines()]
-    assert lines == ["order 2", "order 3"], done.stderr
+        lines = printed_by("timed", address)
+    assert [line.split(" after ")[0] for line in lines] == ["order 2", "order 3"]

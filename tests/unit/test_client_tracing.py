@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from example_rig import printed_by
 from saturnmq import (
     Admin,
     ConsumeResult,
     Message,
     Producer,
+    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     TransactionProducer,
@@ -167,6 +167,26 @@ def test_a_listener_that_raises_and_one_for_single_messages_are_traced(tmp_path:
         assert (records[1].success, records[1].context_code) == (False, 2)
 
 
+def test_a_poll_leaves_both_records_of_each_message_that_it_gives(tmp_path: Path) -> None:
+    with served(tmp_path) as address, Admin(address) as admin:
+        admin.create_topic("orders", queues=1)
+        with Producer("senders", address) as producer:
+            ids = [producer.send(Message("orders", b"x", keys=key)).message_id for key in "abc"]
+        with PullConsumer("readers", address, from_beginning=True, trace="traces") as consumer:
+            consumer.assign([each.queue for each in admin.describe_topic("orders")])
+            polled = [*consumer.poll(20.0, max_messages=2)]
+            assert [message.message_id for message in polled] == ids[:2]
+            for message, key in zip(polled, "ab", strict=True):
+                found = until(admin, message.message_id, lambda found: len(found) >= 2, "traces")
+                assert kinds(found) == [BEFORE, AFTER]
+                before, after = found
+                assert before.request_id == after.request_id
+                assert (after.group, after.keys, after.client_host) == ("readers", key, "127.0.0.1")
+                assert (after.success, after.context_code, after.cost_ms) == (True, 0, 0)
+        # Pulled ahead, and never polled.
+        assert admin.message_trace(ids[2], "traces") == []
+
+
 def test_the_end_of_a_transaction_is_traced(tmp_path: Path) -> None:
     def check(message: ReceivedMessage) -> TransactionState:
         return TransactionState.COMMIT
@@ -243,21 +263,14 @@ def test_a_broker_makes_the_topic_of_traces_if_it_is_told_to(tmp_path: Path) -> 
 
 
 def test_the_example_shows_a_message_from_its_send_to_its_consumption(tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples" / "trace.py"
     with served(tmp_path) as address:
-        done = subprocess.run(
-            [sys.executable, str(example), address],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.stdout.splitlines() == [
+        lines = printed_by("trace", address)
+    assert lines == [
         "consumed from orders",
         "Pub senders ok",
         "SubBefore readers ok",
         "SubAfter readers ok",
-    ], done.stderr
+    ]
 
 
 def test_a_message_in_the_topic_of_traces_that_holds_none_is_passed_over(

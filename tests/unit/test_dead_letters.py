@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from saturnmq import Admin, Message, Producer, PushConsumer, ReceivedMessage, SaturnError
 from saturnmq.cli.main import app
+from saturnmq.cli.output import local_time
 from saturnmq.runtime.errors import MessageIllegal
 from served_rig import served
 from typer.testing import CliRunner
@@ -82,6 +83,7 @@ def test_the_group_alone_gets_its_dead_letters_again(nameserver: str) -> None:
     assert (status, [each["id"] for each in listed]) == (0, [each.message_id for each in letters])
     assert {(each["topic"], each["tag"]) for each in listed} == {("orders", "new")}
     assert run(nameserver, "list", "readers", "--limit", "1")[1].count("orders") == 1
+    assert local_time(letters[0].store_timestamp) in run(nameserver, "list", "readers")[1]
 
     with (
         consumed(nameserver, "others", lambda _: None) as others,

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import batch, compression, frame, frame_reference, ids, received_reference
+from saturnmq.protocol import properties as properties_module
 from saturnmq.runtime.errors import MalformedFrame, MessageIllegal
 
 try:
@@ -228,9 +229,39 @@ def test_damaged_bytes_get_the_same_verdict(items, data):
             else:
                 assert [v.frame for v in views[0]] == [v.frame for v in views[1]]
                 for one, other in zip(*views, strict=True):
-                    assert one.tag == other.tag  # before the properties are decoded, and after
+                    # Before the properties are decoded, and after.
+                    assert (one.tag, one.keys) == (other.tag, other.keys)
+                    assert one.message_id == other.message_id
                     assert (one.topic, one.properties) == (other.topic, other.properties)
                     assert (one.tag, one.broker_name) == (other.tag, other.broker_name)
+                    assert (one.keys, one.message_id) == (other.keys, other.message_id)
+
+
+texts = st.text("abcdeé", min_size=1, max_size=4) | st.text("xy", min_size=30, max_size=35)
+
+
+@given(st.lists(st.dictionaries(texts, texts, max_size=12), min_size=1, max_size=40))
+@settings(max_examples=150, deadline=None)
+def test_texts_that_share_a_place_are_not_taken_for_each_other(many):
+    for each in many:
+        encoded = properties_module.encode_properties(each)
+        whole = frame.encode_frame(
+            physical_offset=0,
+            queue_offset=0,
+            queue_id=0,
+            flag=0,
+            sys_flag=0,
+            born_timestamp=0,
+            born_host=HOST,
+            store_timestamp=0,
+            store_host=HOST,
+            reconsume_times=0,
+            prepared_offset=0,
+            body=b"body",
+            topic=b"T",
+            properties=encoded,
+        )
+        assert fast.ReceivedMessage(whole, 0).properties == each
 
 
 @both

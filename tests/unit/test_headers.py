@@ -161,6 +161,5 @@ def test_nobody_else_reads_the_fields_of_a_request() -> None:
     assert found == {
         'broker/context.py: log.exception("request %d with %s failed", request.code, request.ext)',
         "broker/registration.py: news = answer.command.ext",
-        "broker/handlers/requests.py: handler(endpoint, request, header.decode(request.ext))",
         "nameserver/server.py: return HEADERS[RequestCode(command.code)].decode(command.ext)",
     }

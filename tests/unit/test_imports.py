@@ -13,7 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
-    "runtime", "protocol", "store", "nameserver", "broker", "client", "pipeline", "cli", "drills",
+    "runtime", "protocol", "store", "gateway", "nameserver", "broker", "client", "pipeline", "cli",
+    "drills",
 )  # fmt: skip
 # A pickle of a received message names the function of the reference that rebuilds it, and that
 # asks which kernel the reading process has. This table may only shrink.

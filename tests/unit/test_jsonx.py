@@ -112,6 +112,22 @@ def test_a_request_has_so_many_integer_keys_and_no_more() -> None:
     )
 
 
+@settings(max_examples=100)
+@given(st.dictionaries(st.integers(-9, 9), st.text('\\"{,1: \n', max_size=12), min_size=1))
+def test_strings_that_look_like_keys_are_left_alone(table: dict[int, str]) -> None:
+    data = b"{%b}" % b",".join(
+        b"%d :%b" % (key, json.dumps(value).encode()) for key, value in table.items()
+    )
+    wanted = {str(key): value for key, value in table.items()}
+    assert fastjson.loads_request(data) == wanted
+    assert fastjson.loads_request(b'{"' + b"\\" * 6 + b'":%b}' % data) == {"\\" * 3: wanted}
+
+
+def test_a_request_that_is_not_strict_has_so_many_strings() -> None:
+    with pytest.raises(MalformedFrame, match="strings and integer keys"):
+        fastjson.loads_request(b"{1:[%b" % (b'"",' * (fastjson.STRINGS_MAX + 1)))
+
+
 @settings(max_examples=60)
 @given(values)
 def test_quoting_integer_keys_leaves_everything_else_as_it_is(value: object) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import random
 
 import pytest
 from saturnmq.client.admin.admin import Admin
 from saturnmq.client.producer.placing import Placement, queue_of
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.routes import RouteCache
+from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute, order_queues
-from saturnmq.runtime.errors import MalformedFrame, SaturnError
+from saturnmq.runtime.errors import MalformedFrame, SaturnError, StoreDamaged
+from saturnmq.store.config_files import ConfigFile
 from world_rig import World, new_disk, run
 
 CONF = "b:2;a:1"
@@ -174,5 +178,75 @@ def test_a_broker_marks_the_topics_that_a_nameserver_calls_ordered() -> None:
         await asyncio.sleep(70.0)
         assert is_ordered(), "as at a broker of RocketMQ"
         await broker.close()
+
+    run(body)
+
+
+FILE = "/kv/kvConfig.json"
+ENTRY = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "a:1"}
+
+
+async def kept(world: World, disk: SimDisk) -> NameServer:
+    node = world.node("nameserver")
+    server = NameServer(node, node.ip, 9876, kv_file=ConfigFile(disk, FILE))
+    await server.start()
+    return server
+
+
+def test_a_nameserver_with_a_file_has_its_configuration_after_a_power_cut() -> None:
+    async def body(world: World) -> None:
+        disk = new_disk()
+        disk.make_dirs("/kv")
+        server = await kept(world, disk)
+        client = await world.connect(server.address)
+        other = {**ENTRY, "key": "U", "value": "ü:2"}
+        answers = await asyncio.gather(client.ask(100, ENTRY), client.ask(100, other))
+        assert [answer.code for answer in answers] == [0, 0]
+        for seed in range(20):
+            after = await kept(world, disk.crash_image(random.Random(seed)))
+            assert after.kv.table("ORDER_TOPIC_CONFIG") == {"T": "a:1", "U": "ü:2"}
+        for entry in (ENTRY, other):
+            assert (await client.ask(102, entry)).code == 0
+        after = await kept(world, disk.crash_image(random.Random(0)))
+        assert after.kv.table("ORDER_TOPIC_CONFIG") == {}
+        assert disk.read_file(FILE) == b'{"configTable":{"ORDER_TOPIC_CONFIG":{}}}'
+
+    run(body)
+
+
+def test_a_change_that_cannot_be_saved_is_told_and_saved_with_the_next_one() -> None:
+    async def body(world: World) -> None:
+        disk = new_disk()
+        disk.make_dirs("/kv")
+        server = await kept(world, disk)
+        client = await world.connect(server.address)
+        disk.plan("rename", errno.EIO, f"{FILE}*")
+        refused = await client.ask(100, ENTRY)
+        assert (refused.code, FILE in refused.remark, "until" in refused.remark) == (1, True, True)
+        assert (await client.ask(100, {**ENTRY, "key": "U"})).code == 0
+        after = await kept(world, disk.crash_image(random.Random(0)))
+        assert after.kv.table("ORDER_TOPIC_CONFIG") == {"T": "a:1", "U": "a:1"}
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{}",
+        b'{"configTable":[]}',
+        b'{"configTable":{"N":[]}}',
+        b'{"configTable":{"N":{"k":1}}}',
+        b'{"configTable":{"N":{"k":"' + b"x" * 70_000 + b'"}}}',
+        b"no json",
+    ],
+)
+def test_a_nameserver_does_not_start_with_a_file_of_another_shape(text: bytes) -> None:
+    async def body(world: World) -> None:
+        disk = new_disk()
+        disk.make_dirs("/kv")
+        disk.write_file(FILE, text)
+        with pytest.raises(StoreDamaged, match=FILE):
+            await kept(world, disk)
 
     run(body)

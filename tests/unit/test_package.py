@@ -9,7 +9,18 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["protocol", "store", "nameserver", "broker", "client", "cli", "drills", "drills.sim"]
+    "name",
+    [
+        "protocol",
+        "store",
+        "gateway",
+        "nameserver",
+        "broker",
+        "client",
+        "cli",
+        "drills",
+        "drills.sim",
+    ],
 )
 def test_every_folder_is_a_package(name: str) -> None:
     module = importlib.import_module(f"saturnmq.{name}")
@@ -43,7 +54,7 @@ def test_the_map_names_files_that_exist() -> None:
     root = Path(__file__).parents[2]
     missing = []
     for line in (root / "ARCHITECTURE.md").read_text().splitlines():
-        named = re.findall(r"`([a-z_/]+(?:\.py|/))`", line)
+        named = re.findall(r"`([a-z0-9_/]+(?:\.py|/))`", line)
         folder = next((name for name in named if name.endswith("/")), "")
         for name in named:
             if not any((root / place).exists() for place in (name, folder + name)):

@@ -10,8 +10,22 @@ from typing import Any
 import pytest
 from pop_rig import bodies, send, started
 from saturnmq.protocol.codes import RequestCode as Code
+from saturnmq.protocol.pop_handle import PopHandle
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import MalformedFrame
 from world_rig import World, run
+
+
+def test_the_words_of_a_handle_are_read_as_they_were_written() -> None:
+    handle = PopHandle(1, 1700000000000, 30000, 999, 2, "broker-a", 3, 40)
+    text = "1 1700000000000 30000 999 2 broker-a 3 40"
+    assert str(handle) == text
+    assert PopHandle.decode(text) == handle
+    without_offset = text.rpartition(" ")[0]
+    assert PopHandle.decode(without_offset, 40) == handle
+    for wrong in (without_offset, f"{text} 1", text.replace("999", "2147483648"), ""):
+        with pytest.raises(MalformedFrame):
+            PopHandle.decode(wrong)
 
 
 def test_a_batch_of_acknowledgements() -> None:

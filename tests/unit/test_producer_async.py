@@ -235,3 +235,40 @@ def test_a_message_that_travels_alone_is_one_and_what_was_encoded_elsewhere_has_
     world.until_done(handle, batch.handle(0))
     assert [sent.command.ext["f"] for sent in world.sent] == ["0", "0"]
     assert (batch.count, batch.single) == (3, False)
+
+
+@pytest.mark.parametrize("batches", [False, True], ids=["messages", "batches"])
+def test_the_loop_sends_while_a_task_goes_on_sending(cluster: Make, batches: bool) -> None:
+    world = cluster({"a": 1})
+
+    async def test(made: Producer, core: Core) -> None:
+        async with made:
+            await made.send(x()[0])
+            for _ in range(60):  # without a wait for an answer, or for room
+                if batches:
+                    await made.send_batch_async(x(100))
+                else:
+                    for each in x(100):
+                        await made.send_async(each)
+            assert len(world.sent) > 5
+
+    run(world, test, batch_bytes=5_000)
+
+
+def test_an_ordinary_message_goes_into_the_open_batch_without_further_checks(cluster: Make) -> None:
+    world = cluster({"a": 1})
+
+    async def test(made: Producer, core: Core) -> None:
+        async with made:
+            await made.send_async(x()[0])
+            checked: list[Message] = []
+            enqueue = made.engine.enqueue
+            made.engine.enqueue = lambda message, pin: (  # type: ignore[method-assign]
+                checked.append(message) or enqueue(message, pin)  # type: ignore[func-returns-value]
+            )
+            keyed = Message("T", b"x", sharding_key="k")
+            handles = [await made.send_async(each) for each in (*x(3), keyed)]
+            assert checked == ([keyed] if Outbox is not ReferenceOutbox else [*checked])
+            assert [handle.batch is handles[0].batch for handle in handles] == [True] * 3 + [False]
+
+    run(world, test)

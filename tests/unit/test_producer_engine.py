@@ -12,8 +12,8 @@ import pytest
 from producer_world import A0, A1, B0, Make, clusters
 from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import EXTRA_BYTES_MAX, ITEM_OVERHEAD
+from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.results import SendStatus
-from saturnmq.client.producer.sending import ProducerOptions
 from saturnmq.protocol.batch import iterate_batch
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.properties import decode_properties

@@ -27,7 +27,7 @@ from saturnmq.protocol.headers import HEADERS
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "internals" / "protocol.md"
-PACKAGES = ("protocol", "nameserver", "broker", "client", "pipeline", "cli")
+PACKAGES = ("protocol", "gateway", "nameserver", "broker", "client", "pipeline", "cli")
 I32_MAX, I64_MAX = 2**31 - 1, 2**63 - 1
 NUMBERS = {
     (INT32_MIN, I32_MAX): "i32",

@@ -49,7 +49,7 @@ MEMBERS = {
     "MessageQueue": "broker_name queue_id topic",
     "Producer": """
         close flush group options queues recall reply request send send_async send_batch
-        send_encoded send_oneway start
+        send_batch_async send_encoded send_oneway start
     """,
     "PullConsumer": """
         assign assignment auto_commit close commit committed consume_from group lag pause paused
@@ -104,6 +104,14 @@ def test_both_producers_have_the_same_methods():
         for kind in (saturnmq.Producer, aio.Producer)
     )
     assert here == there
+
+
+@pytest.mark.parametrize("name", ["Producer", "TransactionProducer"])
+def test_faces_that_are_written_by_hand_take_the_same_parameters(name):
+    here, there = (
+        inspect.signature(getattr(module, name)).parameters for module in (saturnmq, aio)
+    )
+    assert dict(here) == {each: there[each] for each in there if each not in ("core", "runtime")}
 
 
 def used_names() -> set[str]:

@@ -164,6 +164,20 @@ def test_a_queue_can_be_sought_before_the_start_and_a_seek_behind_all_waits_ther
     world.run(main)
 
 
+def test_a_queue_that_is_sought_as_soon_as_it_is_assigned_is_read_without_a_pause() -> None:
+    world = backlog(5)
+
+    async def main() -> None:
+        async with puller(world) as made:
+            made.assign([Q0])
+            made.seek(Q0, 3)
+            began = world.runtime.monotonic()
+            assert offsets(await made.poll(5.0)) == [3, 4]
+            assert world.runtime.monotonic() - began < 0.5
+
+    world.run(main)
+
+
 def test_only_what_is_assigned_is_committed_and_lags() -> None:
     world = backlog(20, queues=2)
     world.offsets[Q1] = 4

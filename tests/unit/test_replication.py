@@ -132,6 +132,33 @@ def test_consumers_of_a_slave_see_only_what_enough_copies_have(tmp_path: Path) -
     run(body)
 
 
+def test_a_lone_send_goes_to_the_slaves_before_the_turn_ends(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        settings = config(tmp_path / "m", role="SYNC_MASTER", in_sync_replicas=2)
+        master = await started(runtime, settings)
+        slave = await started(runtime, slave_config(tmp_path / "s", master))
+        await until(lambda: master.context.copies_in_sync() == 2)
+        pushed: list[int] = []
+        push = master.context.push
+
+        def count() -> None:
+            pushed.append(len(master.context.ledger))
+            push()
+
+        master.context.push = count
+        client = await connected(runtime, master)
+        assert (await send(client, b"alone")).code == 0
+        assert pushed == [0]
+        answers = await asyncio.gather(*(send(client, b"one of ten") for _ in range(10)))
+        assert [answer.code for answer in answers] == [0] * 10
+        assert 2 <= len(pushed) <= 11
+        assert not any(pushed), "one waits already: the turn sends them all"
+        await slave.close()
+        await master.close()
+
+    run(body)
+
+
 def test_without_a_lease_consumers_of_a_slave_see_only_what_who_could_be_elected_has(
     tmp_path: Path,
 ) -> None:

@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import queue
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, run, started, until
+from example_rig import printed_by
 from saturnmq import Message, Producer, PushConsumer, ReceivedMessage, aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.handlers import replies
@@ -223,16 +222,9 @@ def test_a_consumer_replies_and_the_producer_gets_it(tmp_path: Path) -> None:
 
 
 def test_the_example_runs(tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples" / "request_reply.py"
     with served(tmp_path) as address:
-        done = subprocess.run(
-            [sys.executable, str(example), address],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.stdout.splitlines() == ["[1, 2, 3] -> 6", "[20, 22] -> 42"], done.stderr
+        lines = printed_by("request_reply", address)
+    assert lines == ["[1, 2, 3] -> 6", "[20, 22] -> 42"]
 
 
 def test_many_requests_each_get_their_own_reply(tmp_path: Path) -> None:

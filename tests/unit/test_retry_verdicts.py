@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 from consumer_world import Q0, World, consumer
+from example_rig import printed_by
 from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.consumer.results import ConsumeResult, Retry
 from saturnmq.protocol.message import ReceivedMessage
@@ -201,16 +200,9 @@ def test_a_broker_delivers_again_after_the_level_that_the_listener_chose() -> No
 
 
 def test_the_example_pays_later_or_gives_up(tmp_path: Path) -> None:
-    example = Path(__file__).parents[2] / "examples" / "retries.py"
     with served(tmp_path) as nameserver:
-        done = subprocess.run(
-            [sys.executable, str(example), nameserver],
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=True,
-        )
-    assert sorted(done.stdout.splitlines()) == [
+        lines = printed_by("retries", nameserver)
+    assert sorted(lines) == [
         "dead letters: to nobody",
         "to a busy bank: later",
         "to a busy bank: paid, attempt 2",

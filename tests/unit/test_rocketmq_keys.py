@@ -32,6 +32,8 @@ OTHERS: dict[str, tuple[str, str]] = {
     "minInSyncReplicas": ("2", "brokerRole=SYNC_MASTER"),
     "allAckInSyncStateSet": ("true", "brokerRole=SYNC_MASTER"),
     "replicationSecret": ("0123456789abcdef", ""),
+    "tlsCertPath": ("elsewhere", "tlsCertPath=here\ntlsKeyPath=here"),
+    "tlsKeyPath": ("elsewhere", "tlsCertPath=here\ntlsKeyPath=here"),
     "cleanFileForciblyEnable": ("false", ""),  # true with a broker.conf of RocketMQ, not else
 }
 

@@ -11,6 +11,7 @@ import pytest
 from consumer_world import HOST
 from saturnmq.client.consumer.results import DEAD_LETTER
 from saturnmq.client.consumer.send_back import SendBack
+from saturnmq.client.core import ClientCore
 from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -68,6 +69,8 @@ class Brokers:
 
     def publish_queues(self, topic: str) -> list[MessageQueue]:
         return self.retry_queues if topic == RETRY else []
+
+    master_address = ClientCore.master_address
 
     def broker_address(self, name: str) -> str | None:
         return f"{name}:1" if name in self.masters else None

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from frame_rig import plain_frame
 from saturnmq.broker.broker import Broker
-from saturnmq.client.consumer.popped import messages_in
 from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.popped import messages_in
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.errors import (
@@ -87,6 +87,29 @@ def test_received_messages_are_acknowledged_or_come_again() -> None:
         assert await one.receive(wait_s=6) == []
         await one.close()
         await two.close()
+
+    run(body)
+
+
+def test_a_consumer_acknowledges_what_another_one_received() -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start()
+        await cluster.send("second")
+        receiver = await cluster.consumer()
+        first, second = await receiver.receive(invisible_s=10.0)
+        for act in ("ack", "ack_both", "change"):
+            node = world.node(f"other-{act}")
+            async with SimpleConsumer("G", cluster.nameserver, runtime=node) as other:
+                if act == "change":
+                    await other.change_invisible_duration(second, 0.0)
+                elif act == "ack":
+                    await other.ack(first)
+                else:
+                    with pytest.raises(NoMessage):  # the first is acknowledged already
+                        await other.ack([first, first])
+        assert texts(await receiver.receive()) == ["second"]
+        await receiver.close()
 
     run(body)
 

@@ -89,6 +89,7 @@ def test_who_asks_little_does_not_wait_for_a_key_whose_hash_many_share(tmp_path:
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path))
         client, other = await connected(runtime, broker), await connected(runtime, broker)
+        await until(lambda: not broker.ground.context.role.refuses(runtime.monotonic()))
         sent = [send(client, b"x", i=f"KEYS\x01{key}\x02") for key in alike]
         assert {reply.code for reply in await asyncio.gather(*sent)} == {0}
         wanted = {"topic": "orders", "key": alike[0], "maxNum": 32}

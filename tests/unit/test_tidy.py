@@ -13,7 +13,8 @@ from saturnmq import aio
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
-    "runtime", "protocol", "store", "nameserver", "broker", "client", "pipeline", "cli", "drills",
+    "runtime", "protocol", "store", "gateway", "nameserver", "broker", "client", "pipeline", "cli",
+    "drills",
 )  # fmt: skip
 # The blocking and the asynchronous class of one name are two faces of one thing.
 TWO_FACES = {
@@ -101,6 +102,7 @@ SLEEPS = {
 }
 # Sentences that open with a bare "What", "Who" or "Of what". The numbers may only shrink.
 BARE_OPENINGS = {
+    "gateway": 0,
     "runtime": 0,
     "protocol": 0,
     "store": 0,

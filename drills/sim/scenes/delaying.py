@@ -53,7 +53,7 @@ class Delaying(Scene):
             await self.pause(count)
 
     async def encore(self) -> None:
-        self._calm_at = self.now
+        self._calm_at = self.cluster.since()
         self.spawn(self._send("last", ENCORE))
 
     def member_options(self) -> dict[str, object]:
@@ -153,13 +153,17 @@ class Delaying(Scene):
 
     def _may_repeat(self, group: str, due: float, one: float, two: float) -> bool:
         """Whether a node that did not know of the first copy, stored between `due` and `one`, may
-        have led before `two`."""
+        have led before `two`. With asynchronous copies that is also one that comes back: its term
+        may outrank that in which the copy was stored."""
         allowance = self.cluster.allowance
         nodes = allowance.nodes_of(group)
         away = [span for node in nodes for span in (*node.past.idle, *node.past.isolated)]
         known = put_off(one + KNOWN_S, away, KNOWN_S)
         changes = [span.start for node in nodes for span in node.past.idle]
         changes += [order.at for order in allowance.promotions if order.node.group == group]
+        if self.plan.copies == 1:
+            spans = [span for node in nodes for span in node.past.idle]
+            changes += [span.end for span in spans if span.start <= one <= span.end]
         return any(due - KNOWN_S <= at <= min(known, two) for at in changes)
 
 

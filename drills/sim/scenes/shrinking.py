@@ -155,7 +155,7 @@ class Shrinking(Scene):
             await asyncio.gather(*(self.send(key, each, sharding_key=key) for each in counters))
 
     async def encore(self) -> None:
-        self._calm_at = self.now
+        self._calm_at = self.cluster.since()
         await self._take_away(1)
         await self._send_all()
         await self._alter(ALL)

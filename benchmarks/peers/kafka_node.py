@@ -1,8 +1,8 @@
 """One Kafka broker on this machine, and Spark's connector for it: what the pipeline is compared to.
 
 Neither is ours, and nothing of them is kept in the repository: Maven copies the jars below a cache
-directory (`--kafka DIR`, or SATURNMQ_KAFKA), once. The broker is its own controller (KRaft),
-listens on loopback, and has Kafka's defaults otherwise.
+directory, once (`packages.py`). The broker is its own controller (KRaft), listens on loopback, and
+has Kafka's defaults otherwise.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from peers.packages import jars
+
 SERVER = ("org.apache.kafka:kafka_2.13:4.2.0", "org.slf4j:slf4j-simple:1.7.36")
 # The connector names repositories of its own for what it needs, so that is named here.
 CONNECTOR = (
@@ -26,15 +28,6 @@ CONNECTOR = (
 START_TIMEOUT_S = 120.0
 VARIABLE = "SATURNMQ_KAFKA"
 
-_POM = """\
-<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>benchmark</groupId><artifactId>{name}</artifactId><version>1</version>
-<dependencies>{dependencies}</dependencies></project>
-"""
-_DEPENDENCY = """
-<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version>{}</dependency>"""
-_ALONE = """
-<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"""
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -51,26 +44,6 @@ transaction.state.log.min.isr=1
 share.coordinator.state.topic.replication.factor=1
 share.coordinator.state.topic.min.isr=1
 """
-
-
-def jars(cache: Path, name: str, coordinates: tuple[str, ...], *, alone: bool) -> list[Path]:
-    """The jars of these artifacts; with what they depend on unless `alone`."""
-    folder = cache / name
-    if not (folder / "complete").exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        each = [_DEPENDENCY.format(*c.split(":"), _ALONE if alone else "") for c in coordinates]
-        (folder / "pom.xml").write_text(_POM.format(name=name, dependencies="".join(each)))
-        command = ["mvn", "-q", "-B", "-f", str(folder / "pom.xml")]
-        command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        except FileNotFoundError:
-            raise SystemExit("the comparison with Kafka needs Maven (mvn) on PATH") from None
-        if done.returncode:
-            raise SystemExit(f"Maven could not copy {coordinates[0]}:\n{done.stdout[-2000:]}")
-        (folder / "complete").touch()
-    return sorted(folder.glob("*.jar"))
 
 
 def connector(cache: Path) -> list[Path]:
@@ -90,6 +63,7 @@ class KafkaNode:
         self._properties.write_text(
             _PROPERTIES.format(port=self._port, controller=controller, logs=home / "logs")
         )
+        self.pid = 0
         self.address = f"127.0.0.1:{self._port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -110,6 +84,7 @@ class KafkaNode:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
+        self.pid = self._process.pid
         deadline = time.monotonic() + START_TIMEOUT_S
         while not _answers(self._port):
             if self._process.poll() is not None or time.monotonic() > deadline:

@@ -1,9 +1,10 @@
-"""A listener that leaves traces: SubBefore for each message it gets, SubAfter when it has ended, as
-RocketMQ's client writes them (protocol/trace.py).
+"""The traces of a consumer: SubBefore for each message that the application gets, SubAfter when it
+is done with it, as RocketMQ's clients write them (protocol/trace.py).
 
-It stands in place of the application's listener, which so costs nothing without traces. As in
-RocketMQ, a message whose broker said TRACE_ON=false leaves no trace, and the messages of one call
-share its time among them.
+A listener that traces stands in place of the application's, which so costs nothing without traces.
+The messages of one call share its time among them. Nobody says when polled messages are consumed,
+so a poll leaves both records at once, the second one as a success; RocketMQ's
+DefaultLitePullConsumer does the same. A message whose broker said TRACE_ON=false leaves no trace.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import NamedTuple, cast
 
 from saturnmq.client.consumer.listening import Listener, Listeners, OneListener, Verdict, is_async
 from saturnmq.client.consumer.results import ConsumeResult
-from saturnmq.client.tracing import Tracer
+from saturnmq.client.core import ClientCore
+from saturnmq.client.tracing import Trace, Tracer, topic_of
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.trace import DEFAULT_REGION, ContextCode, TraceKind, TraceRecord
@@ -28,11 +30,18 @@ class _Call(NamedTuple):
     records: list[TraceRecord]  # SubBefore
 
 
-class TracedListener:
-    """Makes listeners that trace. Any thread."""
+class ConsumptionTraces:
+    """Makes listeners that trace, and traces what is polled. Any thread; begin() and close() on
+    the loop's."""
 
-    def __init__(self, tracer: Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, core: ClientCore, group: str, trace: Trace) -> None:
+        self._tracer = tracer = Tracer(core, group, "SUB", topic_of(trace))
+        self.begin, self.close = tracer.begin, tracer.close
+
+    def polled(self, messages: Sequence[ReceivedMessage]) -> None:
+        """The application polled `messages` of one queue."""
+        if messages:
+            self._after(self._before(messages), ContextCode.SUCCESS)
 
     def around(self, given: Listeners) -> Listeners:
         """The listeners to call in place of those that were given."""

@@ -8,54 +8,26 @@ of the frames, and each queue in `startOffsetInfo`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 from saturnmq.protocol import checked, kernels
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.pop_handle import KINDS, RETRY_V2, PopHandle, topic_of_kind
 from saturnmq.protocol.properties import POP_CK
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.topics import RETRY_PREFIX
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
 
-WORDS = 8
 QUEUES_MOST = 4096  # named in one answer
 
 
-class Receipt(NamedTuple):
-    """The words of a handle."""
-
-    start: int
-    pop_ms: int
-    invisible_ms: int
-    revive_queue: int
-    kind: int
-    broker: str
-    queue_id: int
-    offset: int
-
-    def __str__(self) -> str:
-        return " ".join(map(str, self))
-
-
-def receipt_of(message: ReceivedMessage) -> Receipt:
+def handle_of(message: ReceivedMessage) -> PopHandle:
     """InvalidParameter: the message was not received by a SimpleConsumer."""
-    words = message.properties.get(POP_CK, "").split(" ")
     try:
-        if len(words) != WORDS:
-            raise MalformedFrame(f"it has {len(words)} words")
-        numbers = [checked.as_integer(word, "a word") for word in (*words[:5], *words[6:])]
+        return PopHandle.decode(message.properties.get(POP_CK, ""))
     except MalformedFrame as error:
         raise InvalidParameter(
             f"message {message.message_id} has no handle ({error}): only a message of receive() "
             "can be acknowledged"
         ) from None
-    start, pop_ms, invisible_ms, revive_queue, kind, queue_id, offset = numbers
-    return Receipt(start, pop_ms, invisible_ms, revive_queue, kind, words[5], queue_id, offset)
-
-
-def real_topic(topic: str, group: str, kind: int) -> str:
-    """The topic that a message of this kind is in, if `topic` is read."""
-    return topic if kind == 0 else f"{RETRY_PREFIX}{group}{'+' if kind == 2 else '_'}{topic}"
 
 
 def messages_in(
@@ -67,7 +39,7 @@ def messages_in(
     revive_queue = checked.integer(ext, "reviveQid")
     starts = dict(_starts(ext.get("startOffsetInfo", "")))
     offsets = dict(_offsets(ext.get("msgOffsetInfo", "")))
-    kinds = {real_topic(topic, group, kind): kind for kind in (0, 1, 2)}
+    kinds = {topic_of_kind(topic, group, kind): kind for kind in KINDS}
     found = kernels.decode_frames(answer.body, verify_crc, broker)
     for message in found:
         kind = kinds.get(message.topic)
@@ -80,7 +52,7 @@ def messages_in(
                 f"a pop of {topic} does not name message {message.queue_offset} of queue "
                 f"{message.queue_id} in its place"
             )
-        receipt = Receipt(
+        handle = PopHandle(
             starts[queue],
             pop_ms,
             invisible_ms,
@@ -90,7 +62,7 @@ def messages_in(
             message.queue_id,
             message.queue_offset,
         )
-        message.properties[POP_CK] = str(receipt)
+        message.properties[POP_CK] = str(handle)
         message.topic = topic
     if any(offsets.values()):
         raise MalformedFrame(f"a pop of {topic} names messages that it does not have")
@@ -105,7 +77,7 @@ def _rows(info: str) -> Iterator[tuple[tuple[int, int], str]]:
         words = row.split(" ")
         if len(words) != 3:
             raise MalformedFrame(f"{row[:60]!r} names no queue of a pop")
-        kind = checked.as_integer(words[0], "a kind", most=2)
+        kind = checked.as_integer(words[0], "a kind", most=RETRY_V2)
         yield (kind, checked.as_integer(words[1], "a queue")), words[2]
 
 

@@ -1,0 +1,36 @@
+"""The options of a producer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from saturnmq.client.producer.faults import DEFAULT_TABLE, LatencyTable
+from saturnmq.runtime.errors import ConfigError
+
+LINGER_MOST_S = 60.0
+
+
+@dataclass(frozen=True)
+class ProducerOptions:
+    """The same names are keyword arguments of both `Producer`s. ConfigError names a value that
+    makes no sense."""
+
+    send_timeout: float = 3.0  # seconds of one attempt, and of trying while no master takes it
+    retries: int = 2  # extra attempts of an unpinned batch; 0: one attempt, whatever comes of it
+    delivery_timeout: float = 120.0  # seconds of all attempts of a pinned batch
+    absence_timeout: float = 60.0  # seconds that keys keep the queues of a broker that is away
+    retry_unless_stored: bool = False  # statuses 10, 11, 12: try another broker; pinned: again
+    until_delivered: bool = False  # all batches have `delivery_timeout`, even if stored twice
+    batch_bytes: int = 1 << 20
+    buffer_bytes: int = 64 << 20
+    in_flight: int = 10  # batches per broker and lane
+    linger: float = 0.0005  # seconds that a batch may fill while messages come fast; 0: never
+    max_message_bytes: int = 4 << 20
+    compress_above: int | None = 4096  # bytes of body; None never compresses
+    latency_table: LatencyTable = DEFAULT_TABLE
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.linger <= LINGER_MOST_S:
+            raise ConfigError(
+                f"linger is {self.linger:g} s: give 0 to {LINGER_MOST_S:g}; 0 never waits"
+            )
