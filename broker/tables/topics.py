@@ -439,6 +439,8 @@ class TopicTable(Versioned):
         for name, tombstone in deleted.items():
             self._bury(name, tombstone.merged(self.deleted.get(name)))
         self._timestamp = self._told_ms or self._timestamp
+        # Versions are counted from the master's now: what is told one by one has a lower one.
+        self._news.clear()
         if self._topics != old:
             self._tell()
         if (self._topics, self._as_of, self.deleted) != (old, marks, deleted):

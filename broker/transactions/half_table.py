@@ -30,6 +30,7 @@ class HalfTable:
         self._ended: set[int] = set()  # halves from `position` on
         self._endings: deque[tuple[int, int]] = deque()  # (ending, half), by ending
         self._moved: dict[int, Moved] = {}  # by root
+        self._end = 0  # behind the last half that moved here
         self._outcomes: OrderedDict[int, EndingKind] = OrderedDict()  # of roots
 
     def validate(self) -> None:
@@ -48,8 +49,9 @@ class HalfTable:
         return self._endings[0][0] if self._endings else self._next_ending
 
     def pending(self, end: int) -> int:
-        """The number of open halves in a queue that ends at `end`."""
-        return max(0, end - self.position - len(self._ended))
+        """The number of open halves in a queue that ends at `end`, or behind the last half that
+        moved: reput comes to that one a moment later."""
+        return max(0, max(end, self._end) - self.position - len(self._ended))
 
     def is_open(self, offset: int) -> bool:
         return offset >= self.position and offset not in self._ended
@@ -105,6 +107,7 @@ class HalfTable:
         """Its half is at `offset` now, for a first one that waits since then."""
         assert self.is_open(offset), f"{root} moves to {offset}, which is over"
         self._moved[root] = Moved(offset, since)
+        self._end = max(self._end, offset + 1)
 
     def _remember(self, root: int, kind: EndingKind) -> None:
         self._outcomes[root] = kind

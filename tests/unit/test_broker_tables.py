@@ -178,6 +178,19 @@ def test_each_change_of_the_topics_makes_a_new_version_and_what_changes_nothing_
     assert not copy.dirty
 
 
+def test_a_table_that_was_replaced_is_told_as_a_whole() -> None:
+    slave, master = topics(), topics()
+    for name in ("a", "b", "c"):
+        slave.put(Topic(name, 4, 4))
+    master.put(Topic("a", 4, 4))
+    assert slave.next_change(0) == Topic("a", 4, 4)
+    slave.replace_all(master.snapshot(), as_of=0)
+    # Told one by one, the first three would have versions below 0: the counter is 1 now.
+    assert [slave.next_change(told) for told in range(slave.version + 1)] == [None] * 5
+    slave.put(Topic("d", 4, 4))
+    assert slave.next_change(slave.version - 1) == Topic("d", 4, 4)
+
+
 def test_the_ledger_answers_in_log_order_and_names_what_was_late() -> None:
     wire: Any = Wire()
     memory = Budget(1 << 20, "all")

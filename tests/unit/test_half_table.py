@@ -49,6 +49,7 @@ def test_a_transaction_that_moves_keeps_its_name_and_its_age() -> None:
     table.move(0, 3, 7.5)
     assert (table.current(0), table.since(0)) == (3, 7.5)
     assert not table.is_open(0)
+    assert [table.pending(end) for end in (1, 3, 4, 5)] == [3, 3, 3, 4], "with the one at 3"
     assert table.outcome(0) is None
     table.end(3, 0, EndingKind.ROLLED_BACK, 1)
     assert table.outcome(0) is EndingKind.ROLLED_BACK
