@@ -65,6 +65,8 @@ class Listening:
             )
         if config.fast_port and config.port > FAST:
             await self._listen_fast(config.port - FAST)
+        if config.local_socket:
+            await self._listen_locally()
 
     def ha_address(self, bound: str) -> str:
         """The address that slaves are told, of the port of replication, which is bound there."""
@@ -87,6 +89,11 @@ class Listening:
             log.warning(
                 "port %d (port - 2) is not free, Java slaves cannot copy topics: %s", port, error
             )
+
+    async def _listen_locally(self) -> None:
+        listener = await self._runtime.listen_locally(self.address, self._accept)
+        if listener is not None:
+            self._listeners.append(listener)
 
     def _advertised(self) -> str:
         config = self._config

@@ -69,6 +69,8 @@ class Line(NamedTuple):
 
     def part(self, parts: int) -> dict[str, Any]:
         """The request for a part of the work."""
+        if "warm" in self.request:  # it gets warm by itself
+            return {**self.request, "count": 2 * self.request["warm"]}
         return {**self.request, "count": max(1000, self.request["count"] // parts)}
 
 
@@ -76,15 +78,16 @@ def _rate(times: float | None = None, bound: float | None = None) -> Metric:
     return Metric("rate", "messages/s", times, bound)
 
 
-def _cpu(bound: float) -> Metric:
+def _cpu(bound: float | None = None) -> Metric:
     return Metric("cpu_s", "s of broker per million", bound=bound, at_most=True)
 
 
 def _us(key: str, bound: float | None = None) -> Metric:
-    return Metric(key, "us", bound=bound, at_most=True)
+    return Metric(key, f"us, {key.removesuffix('_us')}", bound=bound, at_most=True)
 
 
 COUNTS = {100: 1_000_000, 1024: 500_000}
+PACED_S, PACED_WARM_S, PACED_QUEUES = 12, 2, 8
 SIZES = {100: "100 B", 1024: "1 KiB"}
 
 
@@ -102,6 +105,13 @@ def _single(senders: int, name: str, *metrics: Metric, **options: Any) -> Line:
     count = 5_000 if senders == 1 else 32_000
     request = {"work": "single", "senders": senders, "size": 1024, "count": count}
     return Line(name, request, metrics, **options)
+
+
+def _paced(rate: int, *bounds: float) -> Line:
+    request = {"work": "paced", "rate": rate, "size": 1024, "queues": PACED_QUEUES}
+    request |= {"count": rate * PACED_S, "warm": rate * PACED_WARM_S}
+    metrics = map(_us, workloads.SHARES, bounds)
+    return Line(f"end to end, {rate:,} messages/s", request, (*metrics, _cpu()))
 
 
 def _table() -> Iterator[Line]:
@@ -123,6 +133,8 @@ def _table() -> Iterator[Line]:
     sync_flush: dict[str, Any] = {"sync_flush": True}
     yield _single(1, "sync flush, one sender", _us("p50_us"), _us("p99_us"), **sync_flush)
     yield _single(64, "sync flush, 64 senders", _rate(bound=40_000), **sync_flush)
+    yield _paced(1_000, 300, 1_000, 5_000)
+    yield _paced(10_000, 500, 2_000, 5_000)
     copy: dict[str, Any] = {"sync_slave": True, "peers": ("rocketmq",)}
     yield _single(1, "sync replication, one sender", _us("p50_us", 120), _us("p99_us"), **copy)
     yield _single(64, "sync replication, 64 senders", _rate(bound=60_000), **copy)
@@ -153,7 +165,12 @@ class OwnSide:
 
     def run(self, request: dict[str, Any]) -> Figures:
         """Do the work once."""
-        works = {"send": self._send, "consume": self._consume, "single": self._single}
+        works = {
+            "send": self._send,
+            "consume": self._consume,
+            "single": self._single,
+            "paced": self._paced,
+        }
         return works[request["work"]](request)
 
     def _send(self, request: dict[str, Any]) -> Figures:
@@ -182,8 +199,19 @@ class OwnSide:
         quantile = functools.partial(workloads.quantile, times)
         return {**figures, "p50_us": quantile(0.5), "p99_us": quantile(0.99)}
 
+    def _paced(self, request: dict[str, Any]) -> Figures:
+        work, quantiles = self._work(request), Figures()
+
+        def act() -> float:
+            quantiles.update(workloads.end_to_end(work, request["rate"], request["warm"]))
+            return float(request["count"] / request["rate"])
+
+        return {**self._metered(work.count, act), **quantiles}
+
     def _work(self, request: dict[str, Any]) -> workloads.Work:
-        return workloads.Work(self._cluster.nameservers, request["size"], request["count"])
+        queues = request.get("queues", workloads.QUEUES)
+        servers = self._cluster.nameservers
+        return workloads.Work(servers, request["size"], request["count"], queues=queues)
 
     def _metered(self, count: int, act: Callable[[], float]) -> Figures:
         before = workloads.processor_s(self._pids)

@@ -9,10 +9,11 @@ reason.
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ AHEAD = 100_000  # handles kept before those of the chunk before are looked at
 BATCHES_AHEAD = 16
 WARM_SENDS = 20
 WAIT_S = 600.0
+PACED_WAIT_S = 60.0
+SHARES = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999}
 TICKS = os.sysconf("SC_CLK_TCK")
 
 Show = Callable[[int], object]
@@ -237,6 +240,68 @@ def one_by_one(work: Work, senders: int) -> tuple[list[float], float]:
     if problems:
         raise problems[0]
     return sorted(times), seconds
+
+
+# -- end to end ---------------------------------------------------------------------------------
+
+
+class Pace:
+    """Messages at a steady rate. Each has the time at which it was due, and its number, in front of
+    its body: it counts how late it comes to a consumer, also if its sender is late."""
+
+    HEAD = struct.Struct(">qi")  # nanoseconds of `time.perf_counter_ns`, number
+
+    def __init__(self, rate: int, count: int, warm: int, size: int) -> None:
+        """The first `warm` of `count` messages do not count."""
+        self.count, self._warm = count, warm
+        self._rate, self._rest = rate, os.urandom(max(0, size - self.HEAD.size))
+        self._late = [-1] * count
+        self._missing = count
+        self._all_came = threading.Event()
+
+    def came(self, body: bytes | memoryview) -> None:
+        """A message came to its consumer."""
+        due, number = self.HEAD.unpack_from(body)
+        if self._late[number] < 0:
+            self._missing -= 1
+        self._late[number] = time.perf_counter_ns() - due
+        if not self._missing:
+            self._all_came.set()
+
+    def bodies(self) -> Iterator[bytes]:
+        """The bodies, each when it is due."""
+        begun, step = time.perf_counter_ns(), 1e9 / self._rate
+        for number in range(self.count):
+            due = begun + int(number * step)
+            while (left := due - time.perf_counter_ns()) > 0:
+                time.sleep(left / 1e9)
+            yield self.HEAD.pack(due, number) + self._rest
+
+    def quantiles(self) -> dict[str, float]:
+        """Microseconds from the moment a message was due until a consumer had it, when all came."""
+        if not self._all_came.wait(PACED_WAIT_S):
+            raise SystemExit(f"{self._missing:,} of {self.count:,} messages did not come")
+        times = sorted(late / 1e3 for late in self._late[self._warm :])
+        return {name: quantile(times, share) for name, share in SHARES.items()}
+
+
+def end_to_end(work: Work, rate: int, warm: int) -> dict[str, float]:
+    """A producer at this rate, and a push consumer, in this process."""
+    from saturnmq import Message, Producer, PushConsumer
+
+    pace = Pace(rate, work.count, warm, work.size)
+    consumer = PushConsumer(
+        _group(),
+        work.nameservers,
+        listener_one=lambda message: pace.came(message.body),
+        consume_from="first",
+    )
+    consumer.subscribe(work.topic)
+    with consumer, Producer("bench", work.nameservers) as producer:
+        for body in pace.bodies():
+            producer.send_async(Message(work.topic, body))
+        producer.flush()
+        return pace.quantiles()
 
 
 # -- consumers ----------------------------------------------------------------------------------

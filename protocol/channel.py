@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from saturnmq.runtime import forks
+from saturnmq.runtime import forks, local_sockets
 from saturnmq.runtime.door import Runtime, split_address
 from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
 from saturnmq.runtime.lookout import Lookout
@@ -46,11 +46,14 @@ class Channel:
         self._now = runtime.monotonic
         self.address = address
         try:
-            self._socket = socket.create_connection(split_address(address), timeout_s)
+            host, port = split_address(address)
+            near = local_sockets.dial(host, port)
+            self._socket = near or socket.create_connection((host, port), timeout_s)
         except (OSError, ValueError) as error:  # a route may name any address
             why = getattr(error, "strerror", None) or error
             raise ConnectFailed(f"no connection to {address}: {why}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if near is None:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
         self._lookout: Lookout | None = None
         if look_s:

@@ -31,9 +31,9 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
-from saturnmq.runtime.door import Handle, Runtime, Transport, join_address, split_address
+from saturnmq.runtime.door import Handle, Runtime, Transport, ends_of, split_address
 from saturnmq.runtime.errors import (
     ConnectionLost,
     MalformedFrame,
@@ -138,8 +138,7 @@ class Endpoint(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(Transport, transport)
         self._write = self._runtime.writer(self._transport)
-        self.peer_address = _address(transport.get_extra_info("peername"))
-        self.local_address = _address(transport.get_extra_info("sockname"))
+        self.peer_address, self.local_address = ends_of(transport)
         if self.closed:  # before the transport was there
             self._transport.abort()
             return
@@ -612,12 +611,6 @@ class Endpoint(asyncio.BufferedProtocol):
     def _forget(self, future: "asyncio.Future[Command]") -> None:
         if future.cancelled():
             self._open.pop(getattr(future, "_saturnmq_opaque", -1), None)
-
-
-def _address(name: Any) -> str:
-    if isinstance(name, tuple) and len(name) >= 2:
-        return join_address(str(name[0]), int(name[1]))
-    return str(name or "")
 
 
 async def connect(

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
+LOCAL = "\0saturnmq/"  # and the address: the name of a Unix socket (local_sockets.py)
 
 
 class Handle(Protocol):
@@ -142,6 +143,13 @@ class Runtime(Protocol):
         """Accept connections; `factory` makes the protocol object of each."""
         ...
 
+    async def listen_locally(
+        self, address: str, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> Listener | None:
+        """Accept connections from within the machine that are meant for `address`; None where that
+        is not possible."""
+        ...
+
     def own_address(self) -> str:
         """The IP address that this machine is reached at, as far as it can tell."""
         ...
@@ -149,6 +157,29 @@ class Runtime(Protocol):
     async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
         """Open a connection for `protocol`; raises ConnectFailed when no peer answers in time."""
         ...
+
+
+def ends_of(transport: Transport | asyncio.BaseTransport) -> tuple[str, str]:
+    """The addresses of the peer and of this side, `ip:port`. A client that came over a Unix socket
+    has the server's host, because it is on its machine, and port 0."""
+    names = (transport.get_extra_info(name) for name in ("peername", "sockname"))
+    peer, own = (_address(name) for name in names)
+    if peer.startswith(LOCAL):
+        return peer.removeprefix(LOCAL), _client_of(peer)
+    if own.startswith(LOCAL):
+        return _client_of(own), own.removeprefix(LOCAL)
+    return peer, own
+
+
+def _address(name: Any) -> str:
+    if isinstance(name, tuple) and len(name) >= 2:
+        return join_address(str(name[0]), int(name[1]))
+    return name.decode() if isinstance(name, bytes) else str(name or "")
+
+
+def _client_of(name: str) -> str:
+    host, _, _ = name.removeprefix(LOCAL).rpartition(":")
+    return f"{host}:0"
 
 
 def is_short_of_descriptors(error: OSError) -> bool:

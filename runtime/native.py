@@ -24,7 +24,7 @@ from threading import Thread, current_thread, main_thread
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
-from . import forks
+from . import forks, local_sockets
 from .alarm import FineAlarm
 from .door import (
     Buffer,
@@ -34,6 +34,7 @@ from .door import (
     Transport,
     is_short_of_descriptors,
     join_address,
+    split_address,
 )
 from .errors import ConfigError, ConnectFailed
 from .lookout import LoopLookout
@@ -45,16 +46,16 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 3.0
 # Flush, prepare ahead, config files: one slow disk call must not block the others.
 BLOCKING_THREADS = 8
+BACKLOG = local_sockets.BACKLOG  # connections that wait to be accepted
 SPARE_DESCRIPTORS = 64  # segments made ahead, the checkpoint, tables, directories that are synced
 
 
 class NativeListener:
     """An asyncio server with the address it got."""
 
-    def __init__(self, server: asyncio.Server) -> None:
+    def __init__(self, server: asyncio.Server, address: str) -> None:
         self._server = server
-        name = server.sockets[0].getsockname()
-        self.address = join_address(name[0], name[1])
+        self.address = address
 
     def close(self) -> None:
         self._server.close()
@@ -303,12 +304,10 @@ class NativeRuntime:
     async def listen(
         self, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
     ) -> Listener:
-        def accept() -> asyncio.BaseProtocol:
-            return factory() if self._spare.is_there() else _Refusing()
-
         try:
             server: asyncio.Server | None
-            server = await self.loop.create_server(accept, host, port, backlog=1024)
+            accept = self._accepting(factory)
+            server = await self.loop.create_server(accept, host, port, backlog=BACKLOG)
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
                 raise ConfigError(
@@ -323,7 +322,23 @@ class NativeRuntime:
                 f"cannot listen on {join_address(host, port)}: no descriptor is left for a socket; "
                 "allow more open files (ulimit -n)"
             )
-        return NativeListener(server)
+        name = server.sockets[0].getsockname()
+        return NativeListener(server, join_address(name[0], name[1]))
+
+    def _accepting(
+        self, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> Callable[[], asyncio.BaseProtocol]:
+        return lambda: factory() if self._spare.is_there() else _Refusing()
+
+    async def listen_locally(
+        self, address: str, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> Listener | None:
+        sock = local_sockets.bind(*split_address(address))
+        if sock is None:
+            return None
+        accept = self._accepting(factory)
+        server = await self.loop.create_unix_server(accept, sock=sock, backlog=BACKLOG)
+        return NativeListener(server, address)
 
     def own_address(self) -> str:
         # The source address of packets to elsewhere; connecting UDP sends none.
@@ -336,9 +351,16 @@ class NativeRuntime:
             return address
 
     async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
+        near = local_sockets.dial(host, port)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                transport, _ = await self.loop.create_connection(lambda: protocol, host, port)
+                transport: asyncio.BaseTransport
+                if near is not None:
+                    transport, _ = await self.loop.create_unix_connection(
+                        lambda: protocol, sock=near
+                    )
+                else:
+                    transport, _ = await self.loop.create_connection(lambda: protocol, host, port)
         except TimeoutError:
             raise ConnectFailed(
                 f"no connection to {join_address(host, port)} within {CONNECT_TIMEOUT_S:g} s"
@@ -350,7 +372,8 @@ class NativeRuntime:
             ) from error
         sock = transport.get_extra_info("socket")
         if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if near is None:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._sockets[protocol] = forks.Socket(sock.fileno())
         return cast(Transport, transport)
 

@@ -21,7 +21,7 @@ from typing import Any
 from peers.kafka_node import SERVER, VARIABLE, KafkaNode
 from peers.packages import CACHE, pip_package
 from peers.side import Figures, Meter, arguments, end_in_order, serve
-from saturnmq.cli.workloads import BATCH, QUEUES, quantile
+from saturnmq.cli.workloads import BATCH, QUEUES, Pace, quantile
 
 CLIENT = "confluent-kafka==2.16.1"
 WAIT_S = 120.0
@@ -29,6 +29,7 @@ PIPELINED = {
     "queue.buffering.max.messages": 2_000_000,
     "queue.buffering.max.kbytes": 1 << 20,
 }
+LINGER_FROM = 5_000  # messages a second
 ANSWERS_EVERY = 1000  # sends between two looks at what was answered
 
 
@@ -46,10 +47,10 @@ class Kafka:
 
     # -- topics and clients ----------------------------------------------------------------------
 
-    def topic(self) -> str:
+    def topic(self, queues: int = QUEUES) -> str:
         name = f"bench-{uuid.uuid4().hex[:12]}"
         config = {"flush.messages": "1"} if self._sync_flush else {}
-        topic = self._new_topic(name, QUEUES, 1, config=config)
+        topic = self._new_topic(name, queues, 1, config=config)
         self._admin.create_topics([topic])[name].result(WAIT_S)
         return name
 
@@ -162,6 +163,38 @@ class Kafka:
         self.check_stored(topic, share * senders + 200)
         times.sort()
         return {**figures, "p50_us": quantile(times, 0.5), "p99_us": quantile(times, 0.99)}
+
+    def paced(self, request: dict[str, Any]) -> Figures:
+        topic, rate, count = self.topic(request["queues"]), request["rate"], request["count"]
+        pace = Pace(rate, count, request["warm"], request["size"])
+        producer = self.producer({"linger.ms": 0 if rate < LINGER_FROM else 5})
+        consumer = self.consumer(topic)
+        over = threading.Event()
+
+        def listen() -> None:
+            while not over.is_set():
+                message = consumer.poll(0.1)
+                if message is not None:
+                    pace.came(_body_of(message))
+
+        listener = threading.Thread(target=listen)
+        try:
+            while not consumer.assignment():
+                consumer.poll(0.1)
+            listener.start()
+            meter = Meter([self._node.pid])
+            for body in pace.bodies():
+                producer.produce(topic, body)
+                producer.poll(0)
+            _emptied(producer)
+            quantiles = pace.quantiles()
+            figures = meter.rate(count, count / rate)
+        finally:
+            over.set()
+            if listener.is_alive():
+                listener.join()
+            consumer.close()
+        return {**figures, **quantiles}
 
     def consume(self, request: dict[str, Any]) -> Figures:
         count, (most, touch) = request["count"], CONSUMES[request["call"]]
@@ -287,7 +320,12 @@ def main() -> None:
         node.__enter__()
         kafka = Kafka(node, sync_flush=options.sync_flush)
         version = SERVER[0].rpartition(":")[2]
-        works = {"send": kafka.send, "single": kafka.single, "consume": kafka.consume}
+        works = {
+            "send": kafka.send,
+            "single": kafka.single,
+            "consume": kafka.consume,
+            "paced": kafka.paced,
+        }
         serve(f"Kafka {version}, {CLIENT.replace('==', ' ')}", works)
 
 

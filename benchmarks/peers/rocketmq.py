@@ -17,7 +17,7 @@ from typing import Any
 from peers.rocketmq_node import VERSION, RocketMQNode, rocketmq_jars
 from peers.side import Figures, Meter, arguments, end_in_order, serve
 from saturnmq import Admin, SaturnError
-from saturnmq.cli.workloads import BATCH, QUEUES
+from saturnmq.cli.workloads import BATCH, QUEUES, SHARES
 
 READY_S = 60.0
 SENT_TOGETHER, UNDER_WAY = 100, 32
@@ -62,13 +62,13 @@ class RocketMQ:
         self._client.kill()
         self._client.wait()
 
-    def topic(self) -> str:
+    def topic(self, queues: int = QUEUES) -> str:
         name = f"bench-{uuid.uuid4().hex[:12]}"
         deadline = time.monotonic() + READY_S
         while True:
             try:
                 with Admin(self._node.nameserver) as admin:
-                    admin.create_topic(name, QUEUES)
+                    admin.create_topic(name, queues)
                     return name
             except SaturnError:  # the broker may take 10 s to register
                 if time.monotonic() > deadline:
@@ -99,6 +99,12 @@ class RocketMQ:
         seconds, p50, p99, _ = self.ask("single", topic, count, request["size"], request["senders"])
         return {**meter.rate(count, seconds), "p50_us": p50, "p99_us": p99}
 
+    def paced(self, request: dict[str, Any]) -> Figures:
+        topic, rate, count = self.topic(request["queues"]), request["rate"], request["count"]
+        meter = Meter([self._node.broker_pid])
+        _, *times = self.ask("paced", topic, count, request["size"], rate, request["warm"])
+        return {**meter.rate(count, count / rate), **dict(zip(SHARES, times, strict=True))}
+
     def consume(self, request: dict[str, Any]) -> Figures:
         size, count = request["size"], request["count"]
         work, *words = CONSUMES[request["call"]]
@@ -125,7 +131,12 @@ def main() -> None:
         stack.push(node)
         node.__enter__()
         peer = stack.enter_context(RocketMQ(node))
-        works = {"send": peer.send, "single": peer.single, "consume": peer.consume}
+        works = {
+            "send": peer.send,
+            "single": peer.single,
+            "consume": peer.consume,
+            "paced": peer.paced,
+        }
         serve(f"RocketMQ {VERSION} with its Java client", works)
 
 

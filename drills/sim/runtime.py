@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from saturnmq.drills.sim.loop import PROCESS, SimLoop
 from saturnmq.drills.sim.network import SimListener, SimNetwork, SimTransport
-from saturnmq.runtime.door import Buffer, Runtime, Transport
+from saturnmq.runtime.door import Buffer, Listener, Runtime, Transport
 
 T = TypeVar("T")
 EPOCH_MS = 1_700_000_000_000
@@ -197,6 +197,11 @@ class SimRuntime:
             raise PoweredOff(f"{self.name} is off")
         address = self.ip if host in {"", "0.0.0.0", "::"} else host
         return self.network.listen(self.name, address, port, factory)
+
+    async def listen_locally(
+        self, address: str, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> Listener | None:
+        return None  # its clients are on machines of their own
 
     def own_address(self) -> str:
         return self.ip
