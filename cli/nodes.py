@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from saturnmq.cli import garbage, node_log
+from saturnmq.cli import garbage, node_log, processes
 from saturnmq.cli.grpc_gateway import (
     OFF,
     TLS_HELP,
@@ -217,6 +217,17 @@ def broker(
         TlsMode | None,
         typer.Option(envvar="SATURNMQ_TLS", help=f"{TLS_HELP} Default tlsTestModeEnable."),
     ] = None,
+    count: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            envvar="SATURNMQ_PROCESSES",
+            min=1,
+            max=processes.MOST,
+            help="So many brokers behind this configuration, for machines with more processors: "
+            "names NAME, NAME-1, ..., directories likewise, ports 10 apart.",
+        ),
+    ] = 1,
     ready_file: ReadyFile = None,
     relieves: Relieves = "",
     log_file: LogFile = None,
@@ -238,6 +249,14 @@ def broker(
         except UnicodeDecodeError as problem:
             fail(f"--config {config}: byte {problem.start} is not UTF-8: the file is damaged")
     settings = BrokerConfig.load(text, path=str(config or ""), environ=os.environ)
+    if count > 1:
+        if ready_file is not None or relieves:
+            fail("--processes is for brokers that are started by hand or by a service manager")
+        for number in range(count):  # before any of them starts
+            processes.settings_of(settings, number)
+        number = processes.fork_into(count)
+        settings = processes.settings_of(settings, number)
+        log_file = processes.log_file_of(log_file, number)
     is_self_signed = settings.tls_test_mode
     if tls is not None:
         is_self_signed = allows_self_signed(tls, settings.tls_certificate)

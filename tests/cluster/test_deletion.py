@@ -4,25 +4,16 @@ it gets all of a new topic of the same name."""
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_rig import make_topic, running
+from cluster_rig import make_topic, running, until
 from saturnmq import Admin, Message, Producer, PushConsumer
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.runtime.errors import RouteNotFound, SystemBusy, TopicNotExist
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 TOPIC = "deleted"
-
-
-def until(check: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
-        time.sleep(0.02)
 
 
 def fill(cluster: LocalCluster, count: int, tag: str) -> set[bytes]:

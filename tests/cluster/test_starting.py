@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cluster_rig import make_topic, running
+from cluster_rig import make_topic, running, until
 from saturnmq import Admin, Message, Producer, PushConsumer
 from saturnmq.cli.launcher import LauncherError, Settings
 
-PATIENCE_S = 30.0
 # A node that follows its master two seconds later than it serves: `python -c LATE -m MODULE ...`.
 LATE = """
 import asyncio, runpy, sys
@@ -26,13 +23,6 @@ HaSlave.run = late
 sys.argv[:] = sys.argv[3:]
 runpy.run_module("saturnmq.cli.main", run_name="__main__", alter_sys=True)
 """
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def test_a_group_that_subscribed_before_its_topic_existed_misses_nothing(tmp_path: Path) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import pytest
-from cluster_rig import running
+from cluster_rig import running, until
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
 from saturnmq.cli.launcher import LocalCluster
 from saturnmq.runtime.errors import InvalidParameter, TopicNotExist
 
-PATIENCE_S = 30.0
 MESSAGES = 80
 
 
@@ -23,13 +20,6 @@ def saturnmq(cluster: LocalCluster, *words: str) -> subprocess.CompletedProcess[
     return subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 class Orders:

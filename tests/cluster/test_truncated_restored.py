@@ -8,26 +8,17 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_rig import make_topic, running
+from cluster_rig import make_topic, running, until
 from saturnmq import Admin, Message, Producer, PullConsumer
 from saturnmq.cli.launcher import LocalCluster, Settings
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 TOPIC = "orders"
-
-
-def until(check: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
-        time.sleep(0.05)
 
 
 def restore(cluster: LocalCluster, *arguments: str) -> dict[str, Any]:
@@ -103,7 +94,7 @@ def test_what_a_forced_fail_over_lost_is_restored_and_consumed_once(tmp_path: Pa
             assert preview["present"] == 1
             sent = restore(cluster, "--send")
             assert (sent["wanted"], sent["sent"]) == (wanted, wanted)
-            until(consumed, "everything is consumed")
+            until(consumed, "everything is consumed", 60.0)
             again = restore(cluster, "--send")
             assert (again["wanted"], again["sent"], again["present"]) == (0, 0, wanted + 1)
             consumed()

