@@ -2,7 +2,8 @@
 client's name, or another one.
 
 A broker that is not the master any more says so without looking at the request; then the master of
-the route is asked. So clients go on through a fail-over with the routes that they have.
+the route is asked, and if that refuses, too, or takes no connection, the master of a route that is
+asked for now. So clients go on through a fail-over with the routes that they have.
 """
 
 from __future__ import annotations
@@ -28,22 +29,33 @@ class Asking:
     ) -> Command:
         """The answer of the broker of this name to a request about a topic, whatever its code.
         Without a client the gateway asks for itself: a request of a client shows that it lives."""
-        own = self._node.broker_name
-        if broker == own:
+        refusal: Command | None = None
+        if broker == self._node.broker_name:
             link = self._directory.inside() if client is None else client.link
             reply = await link.ask(request)
-            if reply.code != ResponseCode.SYSTEM_BUSY or not is_refusal(reply):
+            if not is_refusal(reply):
                 return reply
-            facts = await self._directory.topic(topic, renewed=True)
-            master = facts.master(broker)
-            if master in (None, self._node.address):
+            refusal = reply
+        problem: SaturnError = SystemBusy(
+            f"{NOT_MASTER}broker {broker} has no master now; try again"
+        )
+        asked = {self._node.address}
+        for renewed in (False, True):  # the master that is known here, and after that the newest
+            master = (await self._directory.topic(topic, renewed=renewed)).master(broker)
+            if master is None or master in asked:
+                continue
+            asked.add(master)
+            try:
+                reply = await self._peers.ask(master, request, timeout_s)
+            except ConnectFailed as error:
+                problem = error
+                continue
+            if not is_refusal(reply):
                 return reply
-        else:
-            facts = await self._directory.topic(topic)
-            master = facts.master(broker)
-        if master is None:
-            raise SystemBusy(f"{NOT_MASTER}broker {broker} has no master now; try again")
-        return await self._peers.ask(master, request, timeout_s)
+            refusal = reply
+        if refusal is not None:
+            return refusal
+        raise problem
 
     async def to_read(
         self, client: Client, topic: str, broker: str, request: Command, timeout_s: float
@@ -63,5 +75,6 @@ class Asking:
 
 
 def is_refusal(reply: Command) -> bool:
-    """Whether a node refused a request because it is no master."""
-    return (reply.remark or "").startswith(NOT_MASTER)
+    """Whether a node refused a request, without a look at it, because it is no master."""
+    is_busy = reply.code == ResponseCode.SYSTEM_BUSY
+    return is_busy and (reply.remark or "").startswith(NOT_MASTER)

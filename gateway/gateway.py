@@ -8,6 +8,7 @@ import logging
 from typing import Any
 
 from saturnmq.gateway import health, reflection, v2
+from saturnmq.gateway.addresses import Addresses
 from saturnmq.gateway.announcing import Announcing
 from saturnmq.gateway.asking import Asking
 from saturnmq.gateway.calls import GrpcCall, Service, Stream, Unary, Write
@@ -40,9 +41,10 @@ class Gateway:
         self._peers = Peers(runtime, lambda _, command: self._announcing.asked(command))
         commands = Commands(runtime)
         self._clients = Clients(runtime, node, commands, self._gone)
-        directory = Directory(runtime, node, self._peers, address)
+        directory = Directory(runtime, node, self._peers)
         asking = Asking(node, self._peers, directory)
-        self._members = MemberCalls(runtime, node, self._clients, commands, directory)
+        addresses = Addresses(runtime, node, self._peers, address)
+        self._members = MemberCalls(runtime, node, self._clients, commands, directory, addresses)
         self._announcing = Announcing(
             runtime, node, address, self._clients, commands, directory, self._peers
         )

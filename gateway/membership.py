@@ -12,6 +12,7 @@ import asyncio
 from typing import Any
 
 from saturnmq.gateway import v2
+from saturnmq.gateway.addresses import Addresses
 from saturnmq.gateway.calls import GrpcCall, Read, Write
 from saturnmq.gateway.checks import group_of, topic_of
 from saturnmq.gateway.clients import CONSUMERS, Client, Clients
@@ -35,29 +36,32 @@ class MemberCalls:
         clients: Clients,
         commands: Commands,
         directory: Directory,
+        addresses: Addresses,
     ) -> None:
         self._runtime = runtime
         self._node = node
         self._clients = clients
         self._commands = commands
         self._directory = directory
+        self._addresses = addresses
 
     # routes
 
     async def query_route(self, call: GrpcCall, request: Any) -> Any:
-        self._clients.of(call)
+        client = self._clients.of(call)
         facts = await self._directory.topic(topic_of(request.topic))
-        endpoints_of = await self._directory.endpoints_of(facts)
+        endpoints_of = await self._addresses.of(client.language, facts)
         queues = message_queues(request.topic, facts.route, facts.types, endpoints_of)
         if not queues:  # with an empty list clients would drop the route that they have
             raise SystemBusy(f"{NOT_MASTER}no broker of the topic has a master now; try again")
+        self._addresses.hold(client.language, request.endpoints, queues)
         return v2.QueryRouteResponse(status=OK, message_queues=queues)
 
     async def query_assignment(self, call: GrpcCall, request: Any) -> Any:
-        self._clients.of(call)
+        client = self._clients.of(call)
         group = await self._directory.group(group_of(request.group))
         facts = await self._directory.topic(topic_of(request.topic))
-        endpoints_of = await self._directory.endpoints_of(facts)
+        endpoints_of = await self._addresses.of(client.language, facts)
         found = assignments(request.topic, facts.route, facts.types, endpoints_of, fifo=group.fifo)
         if not found:  # an empty list would make clients drop what they have
             raise CallRefused(Code.FORBIDDEN, "no queue of the topic can be read now")

@@ -1,8 +1,9 @@
 """Routes of Remoting as queues of the API. Pure.
 
-One address for each broker, IPv4 if it is one, because clients fail on other shapes. Only masters
-are named, under id 0: Go's and Rust's producers send to whatever is named. The order is the same at
-every node and every time, because clients place messages of a group by the position of a queue.
+One address for each broker, IPv4 if it is one, because clients fail on other shapes; Go's alone is
+told several (addresses.py). Only brokers with a master are named, under id 0: Go's and Rust's
+producers send to whatever is named. The order is the same at every node and every time, because
+clients place messages of a group by the position of a queue.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ EndpointsOf = Callable[[str], Any]
 QUEUE_IDS = 1 << 30  # ids that stand for all queues of a broker
 
 
-def endpoints(address: str) -> Any:
-    """The Endpoints of one address, `host:port`."""
-    host, port = split_address(address)
+def endpoints(*addresses: str) -> Any:
+    """The Endpoints of addresses of one kind, `host:port`."""
+    places = [split_address(address) for address in addresses]
     try:
-        scheme = Scheme.IPv4 if ip_address(host).version == 4 else Scheme.IPv6
+        scheme = Scheme.IPv4 if ip_address(places[0][0]).version == 4 else Scheme.IPv6
     except ValueError:
         scheme = Scheme.DOMAIN_NAME
-    return v2.Endpoints(scheme=scheme, addresses=[v2.Address(host=host, port=port)])
+    found = [v2.Address(host=host, port=port) for host, port in places]
+    return v2.Endpoints(scheme=scheme, addresses=found)
 
 
 def types_of(config: TopicConfig | None) -> list[int]:

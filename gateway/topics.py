@@ -1,4 +1,4 @@
-"""Facts about topics, groups and nodes that calls need again and again, kept for a moment.
+"""Facts about topics and groups that calls need again and again, kept for a moment.
 
 A fact that cannot be renewed stays as it was: clients that are told of other queues, or of none,
 drop their messages.
@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
-from saturnmq.gateway.routes import endpoints, types_of, with_master
+from saturnmq.gateway.routes import types_of, with_master
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.inner_endpoint import InnerEndpoint, Silent
@@ -35,7 +35,6 @@ from saturnmq.runtime.errors import (
 log = logging.getLogger(__name__)
 
 FRESH_S = 1.0
-NODES_FRESH_S = 10.0
 KEPT_MOST = 10_000  # facts of one kind
 ASK_S = 2.0
 DEFINITE = (TopicNotExist, GroupNotExist)  # such an answer is a fact, too
@@ -49,7 +48,7 @@ class _Kept(Generic[F]):
     fact: F
 
 
-class _Facts(Generic[F]):
+class Facts(Generic[F]):
     """Facts of one kind by name; concurrent callers share one question."""
 
     def __init__(
@@ -150,15 +149,12 @@ class GroupFacts:
 class Directory:
     """The facts that a gateway knows."""
 
-    def __init__(self, runtime: Runtime, node: GatewayNode, peers: Peers, own_address: str) -> None:
-        """`own_address`: the gateway's, as clients are told."""
+    def __init__(self, runtime: Runtime, node: GatewayNode, peers: Peers) -> None:
         self._node = node
         self._peers = peers
-        self._own = endpoints(own_address)
         self._asker: InnerEndpoint | None = None
-        self._topics = _Facts(runtime, self._find_topic)
-        self._groups = _Facts(runtime, self._find_group)
-        self._gateways = _Facts(runtime, self._find_gateway, NODES_FRESH_S)
+        self._topics = Facts(runtime, self._find_topic)
+        self._groups = Facts(runtime, self._find_group)
 
     async def topic(self, name: str, *, renewed: bool = False) -> TopicFacts:
         """TopicNotExist; SystemBusy: nobody knows now."""
@@ -166,18 +162,6 @@ class Directory:
 
     async def group(self, name: str) -> GroupFacts:
         return await self._groups.get(name)
-
-    async def endpoints_of(self, facts: TopicFacts) -> Callable[[str], Any]:
-        """The endpoints of the brokers of a topic, by name. For a broker without a gateway, one of
-        RocketMQ, they are those of this gateway, which sends on what is for others."""
-        found: dict[str, Any] = {}
-        for data in facts.route.brokers:
-            if data.broker_name != self._node.broker_name and data.master:
-                known = self._gateways.known(data.master)
-                with contextlib.suppress(SaturnError):
-                    known = await self._gateways.get(data.master)
-                found[data.broker_name] = endpoints(known) if known else self._own
-        return lambda broker: found.get(broker, self._own)
 
     async def _find_topic(self, name: str) -> TopicFacts:
         route = await self._node.find_route(name, ASK_S)
@@ -235,11 +219,3 @@ class Directory:
             with contextlib.suppress(SaturnError):
                 return await self._peers.ask(address, Command.request(code, dict(ext)), ASK_S)
         raise SystemBusy("no broker answers now")
-
-    async def _find_gateway(self, address: str) -> str:
-        """The address of the gateway of the node at this Remoting address; empty: it has none."""
-        reply = await self._peers.ask(address, Command.request(RequestCode.REPLICA_STATE), ASK_S)
-        if reply.code:
-            return ""
-        found = checked.text(checked.document(bytes(reply.body)), "grpcAddress", "")
-        return checked.as_address(found) if found else ""

@@ -10,6 +10,8 @@ from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
 from saturnmq.gateway.calls import CLIENT_ID, LANGUAGE, GrpcCall
 from saturnmq.gateway.gateway import Gateway
+from saturnmq.nameserver.gateway_node import NameserverNode
+from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from world_rig import World
 
@@ -183,3 +185,20 @@ async def served(world: World, **changes: Any) -> tuple[Broker, Caller]:
     await create_topic(world, broker, "T", "NORMAL")
     gateway = Gateway(broker._runtime, broker, ADDRESS)
     return broker, Caller(world, gateway)
+
+
+async def at_nameserver(world: World, **changes: Any) -> tuple[Broker, Caller]:
+    """A broker with topic T that has a gateway, and a client of its nameserver's."""
+    machine = world.node("nameserver")
+    server = NameServer(machine, machine.ip, 9876)
+    await server.start()
+    broker = await world.broker(nameservers=(server.address,), **changes)
+    await world.until(lambda: broker.messaging.popping.serves)
+    broker.offers(ADDRESS)
+    await create_topic(world, broker, "T", "NORMAL")
+    node = NameserverNode(machine, server)
+    caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"))
+    async with asyncio.timeout(30):
+        while not (await caller.ask("QueryRoute", topic=v2.Resource(name="T"))).message_queues:
+            await asyncio.sleep(0.5)
+    return broker, caller

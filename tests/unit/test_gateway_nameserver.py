@@ -3,34 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
-from gateway_rig import ADDRESS, Caller, Code, create_group, create_topic
-from saturnmq.broker.broker import Broker
+from gateway_rig import ADDRESS, Caller, Code, at_nameserver, create_group, create_topic
 from saturnmq.gateway import v2
-from saturnmq.gateway.gateway import Gateway
-from saturnmq.nameserver.gateway_node import NameserverNode
-from saturnmq.nameserver.server import NameServer
 from world_rig import World, run
 
 T = v2.Resource(name="T")
-
-
-async def at_nameserver(world: World, **changes: Any) -> tuple[Broker, Caller]:
-    """A broker with topic T that has a gateway, and a client of its nameserver's."""
-    machine = world.node("nameserver")
-    server = NameServer(machine, machine.ip, 9876)
-    await server.start()
-    broker = await world.broker(nameservers=(server.address,), **changes)
-    await world.until(lambda: broker.messaging.popping.serves)
-    broker.offers(ADDRESS)
-    await create_topic(world, broker, "T", "NORMAL")
-    node = NameserverNode(machine, server)
-    caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"))
-    async with asyncio.timeout(30):
-        while not (await caller.ask("QueryRoute", topic=T)).message_queues:
-            await asyncio.sleep(0.5)
-    return broker, caller
 
 
 def test_a_nameserver_leads_clients_to_the_gateways_of_brokers() -> None:
