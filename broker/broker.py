@@ -289,6 +289,11 @@ class Broker:
         return self.config.broker_name
 
     @property
+    def is_proxy(self) -> bool:
+        """Clients of the gateway go to other brokers themselves."""
+        return False
+
+    @property
     def body_max(self) -> int:
         """The largest body of a message that is taken."""
         return self.config.max_message_bytes

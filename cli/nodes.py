@@ -135,6 +135,14 @@ def nameserver(
             help="Port for clients of the gRPC API; 0 = any, -1 = none.",
         ),
     ] = 8081,
+    grpc_proxy: Annotated[
+        bool,
+        typer.Option(
+            "--grpc-proxy",
+            envvar="SATURNMQ_GRPC_PROXY",
+            help="Clients of the gRPC API send all their calls to this node, which passes them on.",
+        ),
+    ] = False,
     tls: Tls = TlsMode.AUTO,
     tls_cert_path: Annotated[
         str,
@@ -181,7 +189,7 @@ def nameserver(
 
     def gateway(runtime: Any, server: Any) -> NodeGateway:
         settings = TlsSettings(tls_cert_path, tls_key_path, is_self_signed, None)
-        node = NameserverNode(runtime, server)
+        node = NameserverNode(runtime, server, is_proxy=grpc_proxy)
         return NodeGateway(runtime, node, server.connections, host, grpc_port, settings)
 
     log_settings = LogSettings(log_file, log_bytes, log_files)

@@ -1,18 +1,21 @@
 """The addresses that a client is told for the brokers of a topic.
 
 Most clients are told one address for each broker, its master's, and learn of a new master from
-their next route. Three cannot wait for that, or never ask again:
+their next route: they ask for one every 30 s.
 
-- Go's client waits 5 s for each connection to an address that is gone, one call after the other,
-  and asks for routes every 30 s. It takes several addresses for one broker, though, connects to one
-  of them by chance and passes over those that refuse. So it is told all nodes of the broker: a
-  slave sends on what is for its master. A node that leaves the route stays named for `KEPT_S`, for
-  its address refuses: the queues of a push consumer are the same ones before a fail-over, after it,
-  and when the lost node is back. The order is that in which Go's client sorts them.
+- Go's and Python's clients take several addresses for a broker, and stay connected to one of them:
+  Go's to one by chance, Python's to the first in its own order. They pass over those that refuse.
+  So they are told all nodes of the broker, of which a slave sends on what is for its master, and a
+  fail-over needs no new route. A node that leaves the route stays named for `KEPT_S`, for its
+  address refuses: the queues of a push consumer are the same ones before a fail-over, after it, and
+  when the lost node is back. The order is that in which Go's client sorts them.
 - Node's producer and Rust's client keep the first route of a topic for their life. If a nameserver
   is their access point, it names itself: it is never promoted, and sends on what is for a broker,
   as RocketMQ's proxy does for all clients. Node's producer uses queue 0 of each broker alone. The
   others lead to the broker, so that it has heartbeats of its own, and can ask the client.
+
+Java's newer clients take several addresses as well, but send each call to another one of them; then
+the node that renews a message (renewing.py) is not the one that hears of its end.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from saturnmq.runtime.errors import SaturnError
 
 FRESH_S = 10.0
 KEPT_S = 300.0  # more than a restart takes
-TAKES_SEVERAL = "GO"  # languages are those of `Client.language`
+TAKE_SEVERAL = {"GO", "PYTHON"}  # languages, as `Client.language` has them
 KEEPS_FIRST_ROUTE = {"HTTP": 1, "RUST": QUEUES_MAX}
 """The queues of a broker, from 0 on, that stay at the access point; HTTP is Node."""
 
@@ -52,11 +55,13 @@ class Addresses:
         self._gateways = Facts(runtime, self._find_gateway, FRESH_S)
         self._seen: dict[str, dict[str, float]] = {}  # gateways of a broker, and when last
 
-    async def of(self, language: str, facts: TopicFacts) -> EndpointsOf:
+    async def of(self, language: str, access_point: Any, facts: TopicFacts) -> EndpointsOf:
         """The endpoints of the brokers of a topic, for a client of this language. For a broker
         without a gateway, one of RocketMQ, they are those of this gateway, which sends on what is
-        for others."""
-        find = self._all_of if language == TAKES_SEVERAL else self._master_of
+        for others. At a proxy all of them are the client's `access_point`."""
+        if self._node.is_proxy and access_point.scheme and access_point.addresses:
+            return lambda _: access_point
+        find = self._all_of if language in TAKE_SEVERAL else self._master_of
         brokers = facts.route.brokers
         found = await asyncio.gather(*map(find, brokers))
         known = {

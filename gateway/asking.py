@@ -11,7 +11,7 @@ from __future__ import annotations
 from saturnmq.gateway.clients import Client
 from saturnmq.gateway.codes import NOT_MASTER
 from saturnmq.gateway.node import GatewayNode
-from saturnmq.gateway.peers import Peers
+from saturnmq.gateway.peers import Late, Peers
 from saturnmq.gateway.topics import Directory
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.remoting import Command
@@ -25,10 +25,18 @@ class Asking:
         self._directory = directory
 
     async def at(
-        self, client: Client | None, topic: str, broker: str, request: Command, timeout_s: float
+        self,
+        client: Client | None,
+        topic: str,
+        broker: str,
+        request: Command,
+        timeout_s: float,
+        late: Late | None = None,
     ) -> Command:
         """The answer of the broker of this name to a request about a topic, whatever its code.
-        Without a client the gateway asks for itself: a request of a client shows that it lives."""
+        Without a client the gateway asks for itself: a request of a client shows that it lives.
+        When the call is cancelled this broker drops the request; `late` gets another one's answer.
+        """
         refusal: Command | None = None
         if broker == self._node.broker_name:
             link = self._directory.inside() if client is None else client.link
@@ -46,7 +54,7 @@ class Asking:
                 continue
             asked.add(master)
             try:
-                reply = await self._peers.ask(master, request, timeout_s)
+                reply = await self._peers.ask(master, request, timeout_s, late)
             except ConnectFailed as error:
                 problem = error
                 continue

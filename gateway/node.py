@@ -17,6 +17,11 @@ class GatewayNode(Protocol):
         ...
 
     @property
+    def is_proxy(self) -> bool:
+        """All clients of this node stay at it, as at RocketMQ's proxy."""
+        ...
+
+    @property
     def host(self) -> str:
         """The host that clients are told."""
         ...

@@ -4,13 +4,15 @@ is first needed."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from saturnmq.protocol.endpoint import Endpoint, Handler
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime, split_address
-from saturnmq.runtime.errors import ConnectFailed
+from saturnmq.runtime.errors import ConnectFailed, SaturnError
 
 CONNECT_S = 2.0
+Late = Callable[[Command], None]
 
 
 class Peers:
@@ -21,13 +23,28 @@ class Peers:
         self._open: dict[str, Endpoint] = {}
         self._opening: dict[str, asyncio.Lock] = {}
 
-    async def ask(self, address: str, command: Command, timeout_s: float) -> Command:
+    async def ask(
+        self, address: str, command: Command, timeout_s: float, late: Late | None = None
+    ) -> Command:
         """The answer of the node at `address`, whatever its code. SaturnError: it cannot be
-        reached, or does not answer in time."""
+        reached, or does not answer in time. `late` gets an answer that comes in time, but to nobody
+        any more: the call was cancelled."""
         endpoint = self._open.get(address)
         if endpoint is None or endpoint.closed:
             endpoint = await self._connect(address)
-        return await endpoint.request(command, timeout_s)
+        answer: asyncio.Future[Command] = self._runtime.create_future()
+
+        def came(found: Command | SaturnError) -> None:
+            if answer.cancelled():
+                if late is not None and isinstance(found, Command):
+                    late(found)
+            elif isinstance(found, Command):
+                answer.set_result(found)
+            else:
+                answer.set_exception(found)
+
+        endpoint.request_callback(command, timeout_s, came)
+        return await answer
 
     async def _connect(self, address: str) -> Endpoint:
         async with self._opening.setdefault(address, asyncio.Lock()):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from saturnmq.gateway import v2
@@ -112,13 +113,14 @@ class Receiving:
             "bname": broker,
         }
         command = Command.request(RequestCode.POP_MESSAGE, ext)
-        reply = await self._asking.at(client, topic, broker, command, poll_ms / 1000 + ANSWER_S)
+        most_s = poll_ms / 1000 + ANSWER_S
+        late = partial(self._give_back_all, topic, group, broker)
+        reply = await self._asking.at(client, topic, broker, command, most_s, late)
         if reply.code == ResponseCode.POLLING_TIMEOUT:
             raise CallRefused(Code.MESSAGE_NOT_FOUND, "no new message")
         if reply.code:
             raise error_for(reply.code, reply.remark)
-        reply.body = bytes(reply.body)
-        found = messages_in(reply, topic, group, broker, verify_crc=False)
+        found = _popped(reply, topic, group, broker)
         wanted = [message for message in found if selected.matches_tag(message.tag)]
         if len(wanted) < len(found):
             await self._pass_over(client, group, topic, found, wanted)
@@ -158,6 +160,12 @@ class Receiving:
             work = self._give_back(group, str(resource.name), rest)
             self._runtime.spawn(work, name="give-back")
             raise
+
+    def _give_back_all(self, topic: str, group: str, broker: str, reply: Command) -> None:
+        """Another broker held the receive of a client that has gone meanwhile."""
+        if reply.code == ResponseCode.SUCCESS:
+            receipts = [handle_of(each) for each in _popped(reply, topic, group, broker)]
+            self._runtime.spawn(self._give_back(group, topic, receipts), name="give-back")
 
     async def _give_back(self, group: str, topic: str, receipts: Sequence[PopHandle]) -> None:
         """Let other consumers have messages that nobody got."""
@@ -301,6 +309,12 @@ class Receiving:
             log.info("a dead letter of group %s may come again: %s", group, error)
         self.renewals.end(request.receipt_handle)
         return v2.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+
+def _popped(reply: Command, topic: str, group: str, broker: str) -> list[ReceivedMessage]:
+    """The messages of the answer to a pop. MalformedFrame: it is none."""
+    reply.body = bytes(reply.body)
+    return messages_in(reply, topic, group, broker, verify_crc=False)
 
 
 def _of_handle(error: SaturnError) -> Any:

@@ -18,9 +18,11 @@ class NameserverNode:
     broker_name = ""
     body_max = BODY_MAX
 
-    def __init__(self, runtime: Runtime, server: NameServer) -> None:
+    def __init__(self, runtime: Runtime, server: NameServer, *, is_proxy: bool = False) -> None:
+        """`is_proxy`: clients of its gateway send it all calls, also those for brokers."""
         self._runtime = runtime
         self._server = server
+        self.is_proxy = is_proxy
 
     @property
     def address(self) -> str:

@@ -1,4 +1,9 @@
-"""The official Python client through changes of the master."""
+"""The official Python client through changes of the master.
+
+The clock of each limit begins when there is a master again, because a process may take long to
+start on a busy machine, and an operator or an election to promote: when the broker that was killed
+serves again, or when the slave is promoted. Where another group takes over, it begins at the kill.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +26,6 @@ from saturnmq.cli.launcher import LocalCluster, Settings
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 GOES_ON_S = 10.0
-FAIL_OVER_S = 45.0  # this client asks for routes every 30 s
 ALL_S = 45.0
 
 
@@ -101,7 +105,23 @@ def test_the_official_client_goes_on_after_a_hand_over_and_a_fail_over(tmp_path)
             cluster.kill("slave-0")
             admin.promote("broker-0", cluster.node("master-0").address, force=True)
             cluster.restart("slave-0")
-            application.goes_on(FAIL_OVER_S)
+            application.goes_on(GOES_ON_S)
+            application.has_all()
+
+
+def test_the_official_client_goes_on_with_the_new_master_of_its_only_group(tmp_path) -> None:
+    settings = Settings(masters=1, slaves=2, replication="sync")
+    with running(tmp_path / "cluster", settings) as cluster, Admin(cluster.nameservers) as admin:
+        admin.create_topic("T", 4, message_type="NORMAL")
+        with Application(cluster, "nameserver-0") as application:
+            application.goes_on(GOES_ON_S)
+            cluster.kill("master-0")
+            cluster.restart("master-0")
+            application.goes_on(GOES_ON_S)
+            application.has_all()
+            cluster.kill("master-0")  # it stays away
+            admin.promote("broker-0", cluster.node("slave-0-1").address, force=True)
+            application.goes_on(GOES_ON_S)
             application.has_all()
 
 

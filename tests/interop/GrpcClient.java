@@ -97,6 +97,7 @@ public class GrpcClient {
             case "receive":
                 List<MessageView> got = simple.get(words[1]).receive(32, Duration.ofSeconds(Long.parseLong(words[2])));
                 got.forEach(view -> views.put(body(view), view));
+                got.forEach(view -> views.put(body(view) + "@" + view.getDeliveryAttempt(), view));
                 return got.stream().map(GrpcClient::described).collect(Collectors.joining(" "));
             case "ack":
                 simple.get(words[1]).ack(views.get(words[2]));

@@ -76,7 +76,7 @@ const lines = {
   },
   async receive([, group, seconds]) {
     const got = await consumers.get(group).receive(32, seconds * 1000);
-    for (const view of got) views.set(String(view.body), view);
+    for (const view of got) views.set(String(view.body), view).set(`${view.body}@${view.deliveryAttempt}`, view);
     return got.map(described).join(' ');
   },
   async ack([, group, body]) {

@@ -1,5 +1,6 @@
-"""Programs over RocketMQ's clients, in Java and Go, told by lines. Each line is answered by one
-that begins with "> ": the clients print lines of their own. An answer has a deadline."""
+"""Programs over RocketMQ's clients, in Java, Go, Node and Rust, told by lines. Each line is
+answered by one that begins with "> ": the clients print lines of their own. An answer has a
+deadline."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ import pytest
 
 ANSWER_S = 150.0
 BUILD_S = 300.0
+RUST_S = 1200.0  # 250 crates
 # A consumer of 5.4 first rebalances 1 s after its start, when its second heartbeat may be on its
 # way. If so it does not tell the broker its new subscription, whose pulls the broker then refuses
 # (25, as RocketMQ's does) until the next heartbeat, 30 s later. And a member may learn of its retry
@@ -103,6 +105,30 @@ def go_client(directory: str = "goclient") -> str:
             pytest.skip(f"Go had not built its client after {BUILD_S:g} s")
         if done.returncode:
             pytest.skip(f"Go could not build its client: {done.stderr.strip().splitlines()[-1:]}")
+    return str(built)
+
+
+def rust_client(directory: str = "grpcrust") -> str:
+    """The built program of this directory; skips where it cannot be built."""
+    if shutil.which("cargo") is None:
+        pytest.skip("no `cargo` on the path to build RocketMQ's Rust client with")
+    source = Path(__file__).parent / directory
+    sources = b"".join(path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file())
+    built = cached(f"{source.name}-{hashlib.sha256(sources).hexdigest()[:16]}")
+    if not built.exists():
+        target = cached(f"{source.name}-target")
+        command = ["cargo", "build", "--release", "--locked", "--target-dir", str(target)]
+        try:
+            done = subprocess.run(
+                command, cwd=source, capture_output=True, text=True, check=False, timeout=RUST_S
+            )
+        except subprocess.TimeoutExpired:
+            pytest.skip(f"cargo had not built its client after {RUST_S:g} s; it goes on next time")
+        if done.returncode:
+            pytest.skip(
+                f"cargo could not build its client: {done.stderr.strip().splitlines()[-1:]}"
+            )
+        shutil.copy2(target / "release" / source.name, built)
     return str(built)
 
 

@@ -1,4 +1,4 @@
-"""RocketMQ's clients of version 5 for Java, Go and Node, as programs that are told by lines.
+"""RocketMQ's clients of version 5 for Java, Go, Node and Rust, as programs that are told by lines.
 
 Each program has the same lines (a body is one word; `-` is nothing):
 
@@ -16,8 +16,10 @@ Each program has the same lines (a body is one word; `-` is nothing):
     seen GROUP COUNT SECONDS               what the listener of a push consumer got, as soon as it
                                            is so many messages, or at the end of the time
     leave GROUP                            closes a consumer
+    batch TOPIC BODY...                    several messages in one call: Rust's client alone can
 
-A message is BODY,ATTEMPT,ID,TAG,KEYS,GROUP,N. A line is answered by `ok ...` or `failed ...`.
+A message is BODY,ATTEMPT,ID,TAG,KEYS,GROUP,N. `ack` and `hide` take BODY@ATTEMPT for the message as
+it came at that attempt. A line is answered by `ok ...` or `failed ...`.
 """
 
 from __future__ import annotations
@@ -141,6 +143,14 @@ def node_client(
     trusted = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(ca)} if ca else {}
     with client_program(command, home / "node.log", trusted) as program:
         yield GrpcClient(program)
+
+
+@contextmanager
+def rust_client(endpoint: str, home: Path) -> Iterator[GrpcClient]:
+    with client_program(
+        [interop_clients.rust_client(), endpoint, "plain"], home / "rust.log"
+    ) as made:
+        yield GrpcClient(made)
 
 
 def security(ca: Path | None) -> str:

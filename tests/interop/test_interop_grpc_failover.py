@@ -1,9 +1,16 @@
-"""RocketMQ's clients of version 5 for Java, Go and Node through the loss of a broker: nothing that
-was acknowledged is lost, and they go on in time. Python's is in
-tests/cluster/test_grpc_failover.py."""
+"""RocketMQ's clients of version 5 for other languages than Python through the loss of a broker:
+nothing that was acknowledged is lost, and they go on in time. Python's is in
+tests/cluster/test_grpc_failover.py.
+
+The clock of each limit begins when there is a master again: when the broker that was killed serves
+again, or when the slave is promoted. How long a process takes to start says something of the
+machine, and a promotion waits for an operator or an election. The figures that are recorded begin
+at the kill.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,28 +18,49 @@ from typing import TypeVar
 
 import pytest
 from cluster_rig import running
-from interop_grpc import CLIENTS, Failed, GrpcClient
+from interop_grpc import CLIENTS as PUSHED
+from interop_grpc import Failed, GrpcClient, rust_client
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.launcher import LocalCluster, Settings
 
 pytestmark = pytest.mark.timeout(400)
 
+CLIENTS = {**PUSHED, "rust": rust_client}  # Rust's client has no push consumer
 GOES_ON_S = 10.0
-GO_S = 40.0  # Go's client waits 5 s for each connection to a lost broker, call after call
-NEW_ROUTE_S = 90.0  # clients ask for routes every 30 s
+START_S = 60.0
+NEW_ROUTE_S = 40.0  # Java's client asks for routes every 30 s, and knows one address of a broker
 MANY = 20
+QUEUES = 4  # of each broker
 ALL_S = 90.0  # what was on its way to a push consumer comes again after a minute
 
 
-@pytest.fixture(params=[1, 2], ids=["one group", "two groups"])
+@pytest.fixture
 def cluster(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[LocalCluster]:
-    settings = Settings(masters=request.param, slaves=2, replication="sync")
+    """So many groups; -1: one, with a nameserver that is a proxy."""
+    if request.param < 0:
+        monkeypatch.setenv("SATURNMQ_GRPC_PROXY", "true")
+    settings = Settings(masters=abs(request.param), slaves=2, replication="sync")
     with running(tmp_path_factory.mktemp("failover") / "cluster", settings) as made:
         with Admin(made.nameservers) as admin:
-            admin.create_topic("T", 4, message_type="NORMAL")
+            admin.create_topic("T", QUEUES, message_type="NORMAL")
         yield made
+
+
+KINDS = {1: "one group", 2: "two groups", -1: "through a proxy"}
+BOTH = pytest.mark.parametrize(
+    ("cluster", "language"),
+    [
+        pytest.param(groups, language, id=f"{language}-{kind}")
+        for language in CLIENTS
+        for groups, kind in KINDS.items()
+        if groups > 0 or language == "java"
+    ],
+    indirect=["cluster"],
+)
 
 
 T = TypeVar("T")
@@ -41,11 +69,14 @@ T = TypeVar("T")
 class Application:
     """A producer, a simple and a push consumer, whose calls may fail, and what became of them."""
 
-    def __init__(self, client: GrpcClient) -> None:
+    def __init__(self, client: GrpcClient, *, is_pushed: bool) -> None:
+        """`is_pushed`: the client has a push consumer; else the simple one is taken for it."""
         self._client = client
+        self._is_pushed = is_pushed
         client.tell("producer", "T")
         client.tell("simple", "simple", "T", "tag", "*")
-        client.tell("push", "push", "T", "tag", "*")
+        if is_pushed:
+            client.tell("push", "push", "T", "tag", "*")
         self.sent: list[str] = []
         self.received: set[str] = set()
         self._number = 0
@@ -66,20 +97,24 @@ class Application:
             self.received.add(each.body)
 
     def pushed(self) -> set[str]:
+        if not self._is_pushed:
+            return self.received
         return {each.body for each in self._client.seen("push", 0)}
 
     def goes_on(self, begun: float, limit_s: float) -> list[float]:
         """How long it took, since then, until a new message was sent, a push consumer had one, and
-        a simple consumer; none may take longer than the limit."""
+        a simple consumer; none may take longer than the limit from now on."""
         before, took = len(self.sent), dict.fromkeys(("sent", "pushed", "received"), 0.0)
+        end = time.monotonic() + limit_s
         while not all(took.values()):
-            self.send()
+            for _ in range(2 * QUEUES):  # a consumer may ask one broker after the other
+                self.send()
             new = set(self.sent[before:])
             self._note(took, begun, sent=bool(new), pushed=bool(new & self.pushed()))
             self.receive()
             pushed, received = bool(new & self.pushed()), bool(new & self.received)
             self._note(took, begun, pushed=pushed, received=received)
-            assert time.monotonic() - begun < limit_s, took
+            assert time.monotonic() < end, took
         return [round(each, 1) for each in took.values()]
 
     @staticmethod
@@ -99,7 +134,7 @@ class Application:
         return round(time.monotonic() - begun, 1)
 
 
-@pytest.mark.parametrize("language", CLIENTS)
+@BOTH
 def test_a_client_loses_nothing_when_a_broker_is_killed(
     cluster: LocalCluster,
     language: str,
@@ -107,36 +142,37 @@ def test_a_client_loses_nothing_when_a_broker_is_killed(
     figures: Counter[str],
     record_property: Callable[[str, object], None],
 ) -> None:
-    describe = cluster.describe()["nodes"]
-    endpoint = next(each["grpc"] for each in describe if each["kind"] == "nameserver")
+    nodes = cluster.describe()["nodes"]
+    endpoint = next(each["grpc"] for each in nodes if each["kind"] == "nameserver")
     with CLIENTS[language](endpoint, tmp_path_factory.mktemp(language)) as client:
-        application = Application(client)
-        application.goes_on(time.monotonic(), NEW_ROUTE_S)
+        application = Application(client, is_pushed=language in PUSHED)
+        application.goes_on(time.monotonic(), START_S)
         application.send_many()
         killed = time.monotonic()
         cluster.kill("master-0")
         cluster.restart("master-0")
-        limit_s = GO_S if language == "go" else GOES_ON_S
-        took: dict[str, object] = {"restart": application.goes_on(killed, limit_s)}
+        took: dict[str, object] = {"restart": application.goes_on(killed, GOES_ON_S)}
         took["all after the restart"] = application.has_all(ALL_S)
         application.send_many()
         killed = time.monotonic()
         cluster.kill("master-0")  # it stays away
         with Admin(cluster.nameservers) as admin:
             admin.promote("broker-0", cluster.node("slave-0-1").address, force=True)
-        if cluster.settings.masters == 1:  # no other broker takes sends meanwhile
-            limit_s = NEW_ROUTE_S
-            if language == "node":  # its producer keeps its first route for its life
-                cluster.restart("master-0")  # a slave now, which sends on to the master
-        took["promotion"] = application.goes_on(killed, limit_s)
+        # With two groups the other one takes sends meanwhile.
+        waits = language == "java" and cluster.settings.masters == 1 and not is_proxy()
+        took["promotion"] = application.goes_on(killed, NEW_ROUTE_S if waits else GOES_ON_S)
         took["all after the promotion"] = application.has_all(ALL_S)
     for what, seconds in took.items():
         record_property(what, seconds)
     figures["fail-overs under clients over gRPC"] += 1
 
 
+def is_proxy() -> bool:
+    return os.environ.get("SATURNMQ_GRPC_PROXY") == "true"
+
+
 @pytest.mark.parametrize("cluster", [1], indirect=True)
-@pytest.mark.parametrize("language", CLIENTS)
+@pytest.mark.parametrize("language", PUSHED)
 def test_a_push_consumer_goes_over_to_the_new_master(
     cluster: LocalCluster, language: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -152,7 +188,7 @@ def test_a_push_consumer_goes_over_to_the_new_master(
         cluster.kill("master-0")  # it stays away
         admin.promote("broker-0", cluster.node("slave-0-1").address, force=True)
         producer.send(Message("T", b"after"))
-        deadline = time.monotonic() + NEW_ROUTE_S
+        deadline = time.monotonic() + (NEW_ROUTE_S if language == "java" else GOES_ON_S)
         while "after" not in [each.body for each in client.seen("push", 2)]:
             assert time.monotonic() < deadline, "it stays with the lost broker"
 

@@ -187,7 +187,9 @@ async def served(world: World, **changes: Any) -> tuple[Broker, Caller]:
     return broker, Caller(world, gateway)
 
 
-async def at_nameserver(world: World, **changes: Any) -> tuple[Broker, Caller]:
+async def at_nameserver(
+    world: World, *, is_proxy: bool = False, **changes: Any
+) -> tuple[Broker, Caller]:
     """A broker with topic T that has a gateway, and a client of its nameserver's."""
     machine = world.node("nameserver")
     server = NameServer(machine, machine.ip, 9876)
@@ -196,7 +198,7 @@ async def at_nameserver(world: World, **changes: Any) -> tuple[Broker, Caller]:
     await world.until(lambda: broker.messaging.popping.serves)
     broker.offers(ADDRESS)
     await create_topic(world, broker, "T", "NORMAL")
-    node = NameserverNode(machine, server)
+    node = NameserverNode(machine, server, is_proxy=is_proxy)
     caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"))
     async with asyncio.timeout(30):
         while not (await caller.ask("QueryRoute", topic=v2.Resource(name="T"))).message_queues:

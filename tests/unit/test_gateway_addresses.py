@@ -37,6 +37,7 @@ class Node:
 
     routes: list[TopicRoute] = field(default_factory=list)
     broker_name = ""
+    is_proxy = False
     host = "10.8.8.8"
     address = "10.8.8.8:9876"
     body_max = 4 << 20
@@ -92,7 +93,7 @@ def gateway(world: World, *routes: TopicRoute) -> tuple[Addresses, Asking]:
 
 
 async def told(addresses: Addresses, language: str, found: TopicRoute) -> list[str]:
-    endpoints = (await addresses.of(language, TopicFacts(found, [1])))("b")
+    endpoints = (await addresses.of(language, v2.Endpoints(), TopicFacts(found, [1])))("b")
     return [f"{each.host}:{each.port}" for each in endpoints.addresses]
 
 
@@ -104,7 +105,7 @@ def test_gos_client_is_told_all_nodes_of_a_broker_in_its_own_order_and_others_th
         wanted = ["10.1.1.0:10001", "10.1.1.1:9000", "10.1.1.1:10000"]
         assert await told(addresses, "GO", route(m=m, s=s, t=t)) == wanted
         assert await told(addresses, "GO", route(m=t, s=m, t=s)) == wanted
-        for language in ("JAVA", "HTTP", "RUST", "PYTHON", "CPP", "DOTNET", "OTHER"):
+        for language in ("JAVA", "HTTP", "RUST", "CPP", "DOTNET", "OTHER"):
             assert await told(addresses, language, route(m=m, s=s, t=t)) == [gateways[0]]
 
     run(body)
@@ -168,6 +169,24 @@ def test_clients_that_keep_their_first_route_stay_at_a_nameserver_as_they_call_i
                 "QueryAssignment", topic=T, group=group, endpoints=ACCESS_POINT
             )
             assert not is_held(answer.assignments[0].message_queue)
+
+    run(body)
+
+
+def test_all_clients_of_a_proxy_stay_at_it() -> None:
+    async def body(world: World) -> None:
+        _, caller = await at_nameserver(world, is_proxy=True)
+        group = v2.Resource(name="G")
+        for language in ("JAVA", "GO", "HTTP", "RUST", "CPP"):
+            other = Caller(world, caller.gateway, language, language)
+            answer = await other.ask("QueryRoute", topic=T, endpoints=ACCESS_POINT)
+            assert all(map(is_held, answer.message_queues))
+            answer = await other.ask(
+                "QueryAssignment", topic=T, group=group, endpoints=ACCESS_POINT
+            )
+            assert all(is_held(each.message_queue) for each in answer.assignments)
+        answer = await caller.ask("QueryRoute", topic=T)  # it does not say how it came here
+        assert answer.message_queues[0].broker.endpoints.addresses[0].host == ADDRESS.split(":")[0]
 
     run(body)
 

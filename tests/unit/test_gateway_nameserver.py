@@ -62,6 +62,26 @@ def test_messages_go_through_a_nameserver_for_clients_that_know_nothing_else() -
     run(body)
 
 
+def test_messages_for_a_client_that_went_away_while_a_broker_held_its_receive_come_at_once() -> (
+    None
+):
+    async def body(world: World) -> None:
+        _, caller = await at_nameserver(world)
+        asked = asyncio.ensure_future(caller.receive(invisible_ms=60_000, poll_ms=15_000))
+        await asyncio.sleep(1)
+        asked.cancel()
+        await asyncio.sleep(1)
+        sent = world.loop.time()
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
+        other = Caller(world, caller.gateway, "other")
+        while not (got := await other.receive(poll_ms=5000)).messages:
+            assert world.loop.time() - sent < 60
+        assert got.bodies == [b"x"]
+        assert world.loop.time() - sent < 5
+
+    run(body)
+
+
 def test_a_nameserver_without_brokers_answers_with_errors() -> None:
     async def body(world: World) -> None:
         broker, caller = await at_nameserver(world)

@@ -131,6 +131,7 @@ func run(words []string) (said string, err error) {
 		found := []string{}
 		for _, view := range got {
 			views[string(view.GetBody())] = view
+			views[fmt.Sprintf("%s@%d", view.GetBody(), view.GetDeliveryAttempt())] = view
 			found = append(found, described(view))
 		}
 		return strings.Join(found, " "), err
