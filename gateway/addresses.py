@@ -8,7 +8,8 @@ their next route: they ask for one every 30 s.
   So they are told all nodes of the broker, of which a slave sends on what is for its master, and a
   fail-over needs no new route. A node that leaves the route stays named for `KEPT_S`, for its
   address refuses: the queues of a push consumer are the same ones before a fail-over, after it, and
-  when the lost node is back. The order is that in which Go's client sorts them.
+  when the lost node is back. The order is that in which Go's client sorts them. Over TLS Python's
+  looks for the whole list in each certificate, so it is told the master alone.
 - Node's producer and Rust's client keep the first route of a topic for their life. If a nameserver
   is their access point, it names itself: it is never promoted, and sends on what is for a broker,
   as RocketMQ's proxy does for all clients. Node's producer uses queue 0 of each broker alone. The
@@ -38,7 +39,8 @@ from saturnmq.runtime.errors import SaturnError
 
 FRESH_S = 10.0
 KEPT_S = 300.0  # more than a restart takes
-TAKE_SEVERAL = {"GO", "PYTHON"}  # languages, as `Client.language` has them
+TAKE_SEVERAL = {"GO"}  # languages, as `Client.language` has them
+TAKE_SEVERAL_PLAIN = TAKE_SEVERAL | {"PYTHON"}
 KEEPS_FIRST_ROUTE = {"HTTP": 1, "RUST": QUEUES_MAX}
 """The queues of a broker, from 0 on, that stay at the access point; HTTP is Node."""
 
@@ -55,13 +57,16 @@ class Addresses:
         self._gateways = Facts(runtime, self._find_gateway, FRESH_S)
         self._seen: dict[str, dict[str, float]] = {}  # gateways of a broker, and when last
 
-    async def of(self, language: str, access_point: Any, facts: TopicFacts) -> EndpointsOf:
-        """The endpoints of the brokers of a topic, for a client of this language. For a broker
-        without a gateway, one of RocketMQ, they are those of this gateway, which sends on what is
-        for others. At a proxy all of them are the client's `access_point`."""
+    async def of(
+        self, language: str, access_point: Any, facts: TopicFacts, *, is_secure: bool
+    ) -> EndpointsOf:
+        """The endpoints of the brokers of a topic, for a client of this language, with or without
+        TLS. For a broker without a gateway, one of RocketMQ, they are those of this gateway, which
+        sends on what is for others. At a proxy all of them are the client's `access_point`."""
         if self._node.is_proxy and access_point.scheme and access_point.addresses:
             return lambda _: access_point
-        find = self._all_of if language in TAKE_SEVERAL else self._master_of
+        takes_several = language in (TAKE_SEVERAL if is_secure else TAKE_SEVERAL_PLAIN)
+        find = self._all_of if takes_several else self._master_of
         brokers = facts.route.brokers
         found = await asyncio.gather(*map(find, brokers))
         known = {

@@ -60,6 +60,11 @@ class GrpcCall:
             )
         return found
 
+    @property
+    def is_secure(self) -> bool:
+        """It came over TLS, as its client says."""
+        return self.metadata.get(":scheme") == "https"
+
     def remaining_s(self, now: float, otherwise: float = USUAL_S) -> float:
         """The seconds that are left for the answer."""
         return otherwise if self.deadline is None else self.deadline - now

@@ -50,7 +50,9 @@ class MemberCalls:
     async def query_route(self, call: GrpcCall, request: Any) -> Any:
         client = self._clients.of(call)
         facts = await self._directory.topic(topic_of(request.topic))
-        endpoints_of = await self._addresses.of(client.language, request.endpoints, facts)
+        endpoints_of = await self._addresses.of(
+            client.language, request.endpoints, facts, is_secure=call.is_secure
+        )
         queues = message_queues(request.topic, facts.route, facts.types, endpoints_of)
         if not queues:  # with an empty list clients would drop the route that they have
             raise SystemBusy(f"{NOT_MASTER}no broker of the topic has a master now; try again")
@@ -61,7 +63,9 @@ class MemberCalls:
         client = self._clients.of(call)
         group = await self._directory.group(group_of(request.group))
         facts = await self._directory.topic(topic_of(request.topic))
-        endpoints_of = await self._addresses.of(client.language, request.endpoints, facts)
+        endpoints_of = await self._addresses.of(
+            client.language, request.endpoints, facts, is_secure=call.is_secure
+        )
         found = assignments(request.topic, facts.route, facts.types, endpoints_of, fifo=group.fifo)
         if not found:  # an empty list would make clients drop what they have
             raise CallRefused(Code.FORBIDDEN, "no queue of the topic can be read now")

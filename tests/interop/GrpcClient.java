@@ -108,7 +108,7 @@ public class GrpcClient {
             case "push":
                 ConcurrentLinkedQueue<String> came = seen.computeIfAbsent(words[1], name -> new ConcurrentLinkedQueue<>());
                 push.put(words[1], PROVIDER.newPushConsumerBuilder().setClientConfiguration(configuration).setConsumerGroup(words[1])
-                    .setSubscriptionExpressions(subscription(words)).setMessageListener(view -> {
+                    .setSubscriptionExpressions(subscription(words)).setEnableFifoConsumeAccelerator(words.length > 5).setMessageListener(view -> {
                         came.add(described(view));
                         return body(view).startsWith("bad") ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
                     }).build());

@@ -12,7 +12,9 @@ Each program has the same lines (a body is one word; `-` is nothing):
     receive GROUP INVISIBLE_S              one call; its messages
     ack GROUP BODY
     hide GROUP BODY SECONDS                changes the invisible time
-    push GROUP TOPIC tag|sql EXPRESSION    starts a push consumer, which fails on `bad...`
+    push GROUP TOPIC tag|sql EXPRESSION [accelerated]
+                                           starts a push consumer, which fails on `bad...`; Java's
+                                           may work on the groups of a queue at once
     seen GROUP COUNT SECONDS               what the listener of a push consumer got, as soon as it
                                            is so many messages, or at the end of the time
     leave GROUP                            closes a consumer

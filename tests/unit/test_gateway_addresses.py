@@ -92,12 +92,16 @@ def gateway(world: World, *routes: TopicRoute) -> tuple[Addresses, Asking]:
     return Addresses(machine, node, peers, OWN), asking
 
 
-async def told(addresses: Addresses, language: str, found: TopicRoute) -> list[str]:
-    endpoints = (await addresses.of(language, v2.Endpoints(), TopicFacts(found, [1])))("b")
+async def told(
+    addresses: Addresses, language: str, found: TopicRoute, *, is_secure: bool = False
+) -> list[str]:
+    facts = TopicFacts(found, [1])
+    endpoints_of = await addresses.of(language, v2.Endpoints(), facts, is_secure=is_secure)
+    endpoints = endpoints_of("b")
     return [f"{each.host}:{each.port}" for each in endpoints.addresses]
 
 
-def test_gos_client_is_told_all_nodes_of_a_broker_in_its_own_order_and_others_the_master() -> None:
+def test_clients_that_take_several_addresses_are_told_all_nodes_and_others_the_master() -> None:
     async def body(world: World) -> None:
         gateways = ("10.1.1.1:9000", "10.1.1.1:10000", "10.1.1.0:10001")
         m, s, t = [await Broker(each).start(world) for each in gateways]
@@ -105,8 +109,13 @@ def test_gos_client_is_told_all_nodes_of_a_broker_in_its_own_order_and_others_th
         wanted = ["10.1.1.0:10001", "10.1.1.1:9000", "10.1.1.1:10000"]
         assert await told(addresses, "GO", route(m=m, s=s, t=t)) == wanted
         assert await told(addresses, "GO", route(m=t, s=m, t=s)) == wanted
+        found = route(m=m, s=s, t=t)
+        assert await told(addresses, "PYTHON", found) == wanted
+        # With TLS it looks for the whole list in the certificate.
+        assert await told(addresses, "PYTHON", found, is_secure=True) == [gateways[0]]
+        assert await told(addresses, "GO", found, is_secure=True) == wanted
         for language in ("JAVA", "HTTP", "RUST", "CPP", "DOTNET", "OTHER"):
-            assert await told(addresses, language, route(m=m, s=s, t=t)) == [gateways[0]]
+            assert await told(addresses, language, found) == [gateways[0]]
 
     run(body)
 
