@@ -172,7 +172,7 @@ def is_proxy() -> bool:
 
 
 @pytest.mark.parametrize("cluster", [1], indirect=True)
-@pytest.mark.parametrize("language", PUSHED)
+@pytest.mark.parametrize("language", ["java", pytest.param("go", marks=pytest.mark.quick), "node"])
 def test_a_push_consumer_goes_over_to_the_new_master(
     cluster: LocalCluster, language: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
