@@ -29,7 +29,7 @@ from typing import Any
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
 from saturnmq.gateway.routes import EndpointsOf, endpoints
-from saturnmq.gateway.topics import ASK_S, Facts, TopicFacts
+from saturnmq.gateway.topics import ASK_S, FreshFacts, TopicFacts
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
@@ -54,7 +54,7 @@ class Addresses:
         self._node = node
         self._peers = peers
         self._own = own_address
-        self._gateways = Facts(runtime, self._find_gateway, FRESH_S)
+        self._gateways = FreshFacts(runtime, self._find_gateway, FRESH_S)
         self._seen: dict[str, dict[str, float]] = {}  # gateways of a broker, and when last
 
     async def of(

@@ -48,7 +48,7 @@ class _Kept(Generic[F]):
     fact: F
 
 
-class Facts(Generic[F]):
+class FreshFacts(Generic[F]):
     """Facts of one kind by name; concurrent callers share one question."""
 
     def __init__(
@@ -153,8 +153,8 @@ class Directory:
         self._node = node
         self._peers = peers
         self._asker: InnerEndpoint | None = None
-        self._topics = Facts(runtime, self._find_topic)
-        self._groups = Facts(runtime, self._find_group)
+        self._topics = FreshFacts(runtime, self._find_topic)
+        self._groups = FreshFacts(runtime, self._find_group)
 
     async def topic(self, name: str, *, renewed: bool = False) -> TopicFacts:
         """TopicNotExist; SystemBusy: nobody knows now."""

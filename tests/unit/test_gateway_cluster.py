@@ -232,7 +232,7 @@ def test_a_broker_that_answers_nonsense_is_an_error_of_the_call_alone(reply, mon
         (message,) = got.messages
         peers = here.gateway._peers
 
-        async def lie(address: str, command: Any, timeout_s: float) -> Any:
+        async def lie(address: str, command: Any, timeout_s: float, late: Any = None) -> Any:
             return command.reply(0, ext=dict(reply))
 
         monkeypatch.setattr(peers, "ask", lie)
