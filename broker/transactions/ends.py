@@ -127,7 +127,7 @@ class EndService:
                 f"transaction {half.unique} has ended: {_SAID[ended]}; it stays so"
             )
         if current != half.offset:
-            copy = half_log.at(current)
+            copy = half_log.find_moved(current)
             if copy is None:
                 raise TransactionFailed(
                     f"find prepared transaction message failed: half {current} cannot be read"

@@ -159,12 +159,23 @@ class HalfLog:
         if marks.dispatched <= physical < marks.appended:
             self._dispatch()
             if marks.dispatched <= physical:
-                raise SystemBusy(
-                    f"the queues have all messages before {marks.dispatched}, and not yet the "
-                    f"half at {physical}; try again, or wait to be asked"
-                )
+                raise self._not_yet(f"the half at {physical}")
         half = self.at(offset)
         return half if half is not None and half.physical == physical else None
+
+    def find_moved(self, offset: int) -> Half | None:
+        """The half at the place of its queue to which it moved. SystemBusy: as `find`."""
+        if offset >= self._store.max_offset(*halves.QUEUE):
+            self._dispatch()
+            if offset >= self._store.max_offset(*halves.QUEUE):
+                raise self._not_yet(f"half {offset}")
+        return self.at(offset)
+
+    def _not_yet(self, what: str) -> SystemBusy:
+        return SystemBusy(
+            f"the queues have all messages before {self._store.watermarks.dispatched}, and not yet "
+            f"{what}; try again, or wait to be asked"
+        )
 
     def at(self, offset: int) -> Half | None:
         """The half at this place of its queue."""

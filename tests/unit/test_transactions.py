@@ -6,6 +6,8 @@ import asyncio
 from typing import Any
 
 import pytest
+from saturnmq.broker.transactions.endings import EndingKind
+from saturnmq.broker.transactions.halves import asked_again
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.remoting import Command
 from saturnmq.store.derived.reput import NEW_QUEUES
@@ -374,6 +376,28 @@ def test_an_end_waits_until_the_queue_has_its_half() -> None:
         assert early.code == BUSY
         assert "not yet the half" in (early.remark or "")
         marks = broker.store.watermarks
+        await world.until(lambda: marks.dispatched == marks.appended)
+        assert (await end(client, which, COMMIT)).code == 0
+        assert await bodies(world, broker) == [b"paid"]
+        await broker.close()
+
+    run(body)
+
+
+def test_an_end_waits_until_the_queue_has_its_half_that_moved() -> None:
+    async def body(world: World) -> None:
+        broker, client = await started(world)
+        which = await half(client, b"paid")
+        marks, half_log = broker.store.watermarks, broker.messaging.half_log
+        await world.until(lambda: marks.dispatched == marks.appended)
+        first = half_log.at(0)
+        assert first is not None
+        for queue in range(3 * NEW_QUEUES):
+            broker.store.put(PendingMessage("wide", queue, b"x"))
+        half_log.end(first, EndingKind.MOVED, asked_again(first, bytes(8), is_check=True))
+        early = await end(client, which, COMMIT)
+        assert early.code == BUSY
+        assert "not yet half 1" in (early.remark or "")
         await world.until(lambda: marks.dispatched == marks.appended)
         assert (await end(client, which, COMMIT)).code == 0
         assert await bodies(world, broker) == [b"paid"]
