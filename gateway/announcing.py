@@ -1,7 +1,8 @@
-"""Producers whose only Telemetry stream is at this node (Rust's, and at first C++'s), made known to
-the brokers that may have to ask them how a transaction ended.
+"""Producers whose only Telemetry stream is at this node (Rust's, and at first C++'s; after a
+hand-over all that have not asked for a route since), made known to the brokers that may have to ask
+them how a transaction ended.
 
-The gateway is a producer at the other brokers of their topics, by heartbeats over the connection
+The gateway is a producer at the other masters of their topics, by heartbeats over the connection
 that it has to each. A broker asks its producers in turn, and the gateway passes a question on to a
 client that produces for the topic. The client answers by EndTransaction, which any node sends on to
 the broker.
@@ -67,7 +68,7 @@ class Announcing:
 
     async def _wanted(self) -> dict[str, set[str]]:
         """The topics with transactions that clients here produce for, by the addresses of other
-        brokers."""
+        masters. A slave's master has its name, but asks clients of its own only."""
         topics = {topic for each in self._clients if each.has_stream for topic in each.topics}
         wanted: dict[str, set[str]] = {}
         for topic in islice(sorted(topics), TOPICS_MAX):
@@ -78,7 +79,7 @@ class Announcing:
             if Type.TRANSACTION not in facts.types:
                 continue
             for broker in facts.route.brokers:
-                if broker.master and broker.broker_name != self._node.broker_name:
+                if broker.master and broker.master != self._node.address:
                     wanted.setdefault(broker.master, set()).add(topic)
         return wanted
 

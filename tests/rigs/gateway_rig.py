@@ -13,7 +13,8 @@ from saturnmq.gateway.gateway import Gateway
 from saturnmq.nameserver.gateway_node import NameserverNode
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
-from world_rig import World
+from saturnmq.runtime.errors import TopicNotExist
+from world_rig import World, new_disk
 
 ADDRESS = "10.9.9.9:8081"  # of the gateway, as clients are told
 Code = v2.Code
@@ -204,3 +205,37 @@ async def at_nameserver(
         while not (await caller.ask("QueryRoute", topic=v2.Resource(name="T"))).message_queues:
             await asyncio.sleep(0.5)
     return broker, caller
+
+
+async def with_slave(
+    world: World, nameserver: str, kind: str = "NORMAL", **changes: Any
+) -> tuple[Broker, Broker, Caller]:
+    """A master with topic T, its slave, which has the master's tables and is in the route, and a
+    client of the slave's gateway."""
+    changes["nameservers"] = (nameserver,)
+    master = await world.broker(role="SYNC_MASTER", alone=True, **changes)
+    await world.until(lambda: master.messaging.popping.serves)
+    slave = await world.broker(
+        new_disk(2),
+        broker_id=1,
+        role="SLAVE",
+        ha_master_address=master.ha_address,
+        slave_sync_ms=100,
+        **changes,
+    )
+    await world.until(lambda: master.context.copies_in_sync() == 2)
+    await create_topic(world, master, "T", kind)
+    await world.until(lambda: slave.ground.context.topics.get("T"))
+    caller = Caller(world, Gateway(slave._runtime, slave, "10.9.9.8:8081"), "beside")
+    async with asyncio.timeout(30):
+        while not await _is_in_route(slave):
+            await asyncio.sleep(0.1)
+    return master, slave, caller
+
+
+async def _is_in_route(slave: Broker) -> bool:
+    try:
+        found = (await slave.find_route("T", 2)).broker(slave.broker_name)
+    except TopicNotExist:
+        return False
+    return found is not None and slave.address in found.addresses.values()

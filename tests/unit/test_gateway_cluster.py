@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from gateway_rig import Caller, Code, create_group, create_topic
+from gateway_rig import Caller, Code, create_group, create_topic, with_slave
 from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
 from saturnmq.gateway.gateway import Gateway
@@ -128,6 +128,39 @@ def test_a_client_is_asked_about_a_transaction_at_another_broker_than_that_of_it
         broker.validate()
         here.says.put_nowait(None)
         await stream
+
+    run(body)
+
+
+def test_a_client_whose_stream_is_at_a_slave_is_asked_about_its_transaction() -> None:
+    """After a hand-over that is every client that has not asked for a route since."""
+
+    async def body(world: World) -> None:
+        changes = {"transaction_check_ms": 1000, "transaction_timeout_ms": 500}
+        nameserver = await world.nameserver()
+        master, slave, caller = await with_slave(world, nameserver, "TRANSACTION", **changes)
+        asked = v2.Settings(client_type=v2.ClientType.PRODUCER)
+        asked.publishing.topics.add(name="T")
+        stream = caller.open_telemetry()
+        caller.says.put_nowait(v2.TelemetryCommand(settings=asked))
+        sent = caller.message(b"open", message_type=v2.MessageType.TRANSACTION)
+        assert (await caller.send(sent)).status.code == Code.OK
+        await world.until(lambda: len(caller.told) > 2)
+        question = caller.told[2].recover_orphaned_transaction_command
+        answer = await caller.ask(
+            "EndTransaction",
+            topic=v2.Resource(name="T"),
+            message_id=question.message.system_properties.message_id,
+            transaction_id=question.transaction_id,
+            resolution=v2.TransactionResolution.COMMIT,
+        )
+        assert answer.status.code == Code.OK
+        assert (await caller.receive(poll_ms=5000)).bodies == [b"open"]
+        master.validate()
+        caller.says.put_nowait(None)
+        await stream
+        await slave.close()
+        await master.close()
 
     run(body)
 

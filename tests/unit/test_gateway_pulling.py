@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from gateway_rig import Caller, Code, create_topic, served
+from gateway_rig import Caller, Code, served, with_slave
 from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
 from saturnmq.gateway.gateway import Gateway
 from saturnmq.nameserver.gateway_node import NameserverNode
 from saturnmq.nameserver.server import NameServer
-from world_rig import World, new_disk, run
+from world_rig import World, run
 
 G = v2.Resource(name="G")
 
@@ -168,25 +168,11 @@ def test_without_a_master_a_slave_answers_pulls_and_routes_are_not_emptied() -> 
         machine = world.node("nameserver")
         server = NameServer(machine, machine.ip, 9876)
         await server.start()
-        names = (server.address,)
-        master = await world.broker(role="SYNC_MASTER", alone=True, nameservers=names)
-        await world.until(lambda: master.messaging.popping.serves)
-        slave = await world.broker(
-            new_disk(2),
-            broker_id=1,
-            role="SLAVE",
-            ha_master_address=master.ha_address,
-            slave_sync_ms=100,
-            nameservers=names,
-        )
-        await world.until(lambda: master.context.copies_in_sync() == 2)
-        await create_topic(world, master, "T", "NORMAL")
+        master, _, beside = await with_slave(world, server.address)
         node = NameserverNode(machine, server)
         caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"))
         await filled(world, master, "A", "B")
-        beside = Caller(world, Gateway(slave._runtime, slave, "10.9.9.8:8081"), "beside")
         route = {"topic": v2.Resource(name="T")}
-        await asyncio.sleep(5)  # the slave gets the master's tables and is in the route
         assert (await caller.ask("QueryRoute", **route)).status.code == Code.OK
         await master.close()
         await asyncio.sleep(5)
