@@ -206,7 +206,7 @@ def _messaging(ground: Groundwork, durability: DurabilityParts) -> MessagingPart
     return MessagingParts(
         SendService(c, unique_ids, admission, acknowledgement, schedule, on_append=advancer.wake),
         ReplyService(c, admission, on_append=advancer.wake),
-        RetryService(c, copies, acknowledgement),
+        RetryService(c, copies, acknowledgement, pop_acks),
         pulls,
         popping,
         pops,

@@ -8,8 +8,10 @@ because the client has gone, are given back at once.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -19,7 +21,7 @@ from saturnmq.gateway.calls import GrpcCall, Write
 from saturnmq.gateway.checks import INVISIBLE_MAX_MS, check_invisible, group_of, topic_of
 from saturnmq.gateway.checks import milliseconds as ms_of
 from saturnmq.gateway.clients import Client, Clients
-from saturnmq.gateway.codes import OK, CallRefused, Code, code_of, common, failure, status
+from saturnmq.gateway.codes import OK, CallRefused, Code, code_of, common, failure
 from saturnmq.gateway.handles import ReceiptHandle, parse_handle
 from saturnmq.gateway.messages import delivered
 from saturnmq.gateway.node import GatewayNode
@@ -39,16 +41,19 @@ from saturnmq.runtime.errors import (
     NoMessage,
     SaturnError,
     SystemBusy,
+    TopicNotExist,
     error_for,
 )
 
 log = logging.getLogger(__name__)
 
 ENTRIES_MAX = 1000  # of one AckMessage
-NOT_THERE = "look message by offset failed"  # a broker's words for a place without the message
+NOT_THERE = "look message by offset failed"  # of RocketMQ: the place has not the message
 ANSWER_S = 5.0  # more than the poll, for the answer of another node
-DEAD = (InvalidParameter, MessageIllegal, NoMessage)
+DEAD = (InvalidParameter, MessageIllegal, NoMessage, TopicNotExist)
 """The answers of brokers to a handle that is not, or no longer, valid."""
+AWAY = frozenset({Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT})
+"""The codes of calls that did not reach a master."""
 
 
 class Receiving:
@@ -227,10 +232,11 @@ class Receiving:
         found = OK
         try:
             handle = await self._present(entry.receipt_handle)
-            await self._ack(client, group, topic, handle.receipt, left_s)
+            with self._dead_if_over(handle):
+                await self._ack(client, group, topic, handle.receipt, left_s)
             self.renewals.end(entry.receipt_handle)
         except SaturnError as error:
-            found = _of_handle(error)
+            found = failure(error)
         return v2.AckMessageResultEntry(
             message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=found
         )
@@ -258,11 +264,12 @@ class Receiving:
                     "allowed",
                 )
             left_s = call.remaining_s(self._runtime.monotonic())
-            new = await self._change(client, group, topic, handle, invisible_ms, left_s)
+            with self._dead_if_over(handle):
+                new = await self._change(client, group, topic, handle, invisible_ms, left_s)
             self.renewals.end(old)
         except SaturnError as error:
             # Java's simple consumer keeps the handle of the answer, also of a failure.
-            return v2.ChangeInvisibleDurationResponse(status=_of_handle(error), receipt_handle=old)
+            return v2.ChangeInvisibleDurationResponse(status=failure(error), receipt_handle=old)
         return v2.ChangeInvisibleDurationResponse(status=OK, receipt_handle=str(new))
 
     async def _change(
@@ -286,29 +293,65 @@ class Receiving:
     # dead letters
 
     async def to_dead_letters(self, call: GrpcCall, request: Any) -> Any:
+        """A dead handle is answered OK: the message was forwarded before, or comes again. After
+        another answer Java's client asks for ever."""
         client = self._clients.of(call)
         group, topic = group_of(request.group), topic_of(request.topic)
         handle = await self._present(request.receipt_handle)
         left_s = call.remaining_s(self._runtime.monotonic())
+        try:
+            with self._dead_if_over(handle):
+                await self._forward(client, group, topic, handle, request.message_id, left_s)
+        except DeadHandle as error:
+            log.info("a message of group %s is not forwarded: %s", group, error)
+        self.renewals.end(request.receipt_handle)
+        return v2.ForwardMessageToDeadLetterQueueResponse(status=OK)
+
+    async def _forward(
+        self,
+        client: Client,
+        group: str,
+        topic: str,
+        handle: ReceiptHandle,
+        message_id: str,
+        left_s: float,
+    ) -> None:
+        receipt = handle.receipt
         ext = {
             "group": group,
             "offset": str(handle.physical_offset),
             "delayLevel": "-1",
-            "originMsgId": request.message_id,
+            "originMsgId": message_id,
             "originTopic": topic,
+            "extraInfo": str(receipt),
         }
         command = Command.request(RequestCode.CONSUMER_SEND_MSG_BACK, ext)
-        reply = await self._asking.at(client, topic, handle.receipt.broker, command, left_s)
+        reply = await self._asking.at(client, topic, receipt.broker, command, left_s)
         if (reply.remark or "").startswith(NOT_THERE):
-            raise CallRefused(Code.INVALID_RECEIPT_HANDLE, str(reply.remark))
+            raise NoMessage(str(reply.remark))
         if reply.code:
             raise error_for(reply.code, reply.remark)
+        with contextlib.suppress(*DEAD):  # RocketMQ's brokers do not look at the handle
+            await self._ack(client, group, topic, receipt, left_s)
+
+    @contextmanager
+    def _dead_if_over(self, handle: ReceiptHandle) -> Iterator[None]:
+        """Tell what the answer to a request about a message means for its handle. A handle whose
+        time is over is dead, although its broker cannot say so, for nobody may ever hear of that
+        broker again: clients would ask for ever."""
+        receipt = handle.receipt
         try:
-            await self._ack(client, group, topic, handle.receipt, left_s)
-        except DEAD as error:  # a refusal would make Java's client forward it again and again
-            log.info("a dead letter of group %s may come again: %s", group, error)
-        self.renewals.end(request.receipt_handle)
-        return v2.ForwardMessageToDeadLetterQueueResponse(status=OK)
+            yield
+        except DEAD as error:
+            raise DeadHandle(str(error)) from error
+        except SaturnError as error:
+            over_ms = self._runtime.now_ms() - receipt.pop_ms - receipt.invisible_ms
+            if over_ms <= 0 or code_of(error) not in AWAY:
+                raise
+            raise DeadHandle(
+                f"the invisible time is over for {over_ms} ms, and the message is not known: "
+                f"{error}"
+            ) from error
 
 
 def _popped(reply: Command, topic: str, group: str, broker: str) -> list[ReceivedMessage]:
@@ -317,8 +360,8 @@ def _popped(reply: Command, topic: str, group: str, broker: str) -> list[Receive
     return messages_in(reply, topic, group, broker, verify_crc=False)
 
 
-def _of_handle(error: SaturnError) -> Any:
-    """The status of a call about a message, after this error."""
-    if isinstance(error, DEAD):
-        return status(Code.INVALID_RECEIPT_HANDLE, str(error))
-    return failure(error)
+class DeadHandle(CallRefused):
+    """The handle is not valid any more"""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Code.INVALID_RECEIPT_HANDLE, why)

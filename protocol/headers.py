@@ -29,7 +29,7 @@ from .header_fields import (
     number,
     text,
 )
-from .pop_headers import EXPRESSION_MAX, EXPRESSION_TYPE_MAX, POP_HEADERS
+from .pop_headers import EXPRESSION_MAX, EXPRESSION_TYPE_MAX, HANDLE_MAX, POP_HEADERS
 from .route import QUEUES_MAX
 
 TIME_MAX = 253_402_300_799_999  # ms since 1970: the end of the year 9999
@@ -101,13 +101,15 @@ class RecallHeader(Header):
 
 @header
 class SendBackHeader(Header):
-    """CONSUMER_SEND_MSG_BACK 36."""
+    """CONSUMER_SEND_MSG_BACK 36. With a handle, of ours, the message was popped from `topic`."""
 
     group: str = name("group")
     offset: int = number("offset", least=INT64_MIN)
     delay_level: int = int32("delayLevel", default=0, least=INT32_MIN)
     origin_message_id: str = text("originMsgId", default="")
     max_reconsume_times: int = int32("maxReconsumeTimes", default=-1, least=INT32_MIN)
+    topic: str = name("originTopic", default="")
+    handle: str = text("extraInfo", default="", most=HANDLE_MAX)
 
 
 @header

@@ -1,5 +1,6 @@
 """Acknowledgements of popped messages over Remoting: ACK_MESSAGE, BATCH_ACK_MESSAGE and
-CHANGE_MESSAGE_INVISIBLETIME (docs/internals/protocol.md 2.10).
+CHANGE_MESSAGE_INVISIBLETIME (docs/internals/protocol.md 2.10); and CONSUMER_SEND_MSG_BACK with a
+handle, by which a popped message goes to the dead letters.
 
 A handle that is not valid is answered 208 with the reason: the message was acknowledged, popped
 again, or never popped by this group, or its time is over. 29 says that the text is no handle, or
@@ -20,7 +21,7 @@ from saturnmq.broker.context import Context
 from saturnmq.broker.pop.service import PopService
 from saturnmq.protocol import checked
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.headers import NoFieldsHeader
+from saturnmq.protocol.headers import NoFieldsHeader, SendBackHeader
 from saturnmq.protocol.pop_handle import ORDERED, RETRY_V2, PopHandle, kind_of, topic_of_kind
 from saturnmq.protocol.pop_headers import AckHeader, ChangeInvisibleHeader
 from saturnmq.protocol.remoting import Command
@@ -82,6 +83,19 @@ class PopAcknowledgements:
         }
         self._acknowledged(endpoint, request, request.reply(0, ext=ext), end)
 
+    def on_dead_letter(self, endpoint: Endpoint, request: Command, header: SendBackHeader) -> None:
+        """The handle ends with the first such request, so the dead letters get the message once."""
+        if header.delay_level >= 0:
+            raise InvalidParameter(
+                f"delayLevel is {header.delay_level}: a popped message is given back by a change "
+                "of its invisible time; -1 makes it a dead letter"
+            )
+        handle = _handle(header.handle)
+        self._check_queue(header.topic, handle.queue_id)
+        topic = _topic_of(handle, header.topic, header.group)
+        end = self._service.bury(header.group, topic, handle)
+        self._acknowledged(endpoint, request, request.reply(0), end)
+
     def _acknowledged(self, endpoint: Endpoint, request: Command, reply: Command, end: int) -> None:
         if not request.is_oneway:
             self._acknowledgement.answer_at(endpoint, reply, end)
@@ -92,37 +106,43 @@ class PopAcknowledgements:
 
     def _claimed(self, header: AckHeader) -> tuple[str, PopHandle]:
         """The topic and the handle that a request names."""
-        self._check_acks()
-        topic = self._c.topics.readable(header.topic)
-        if not 0 <= header.queue_id < topic.read_queues:
-            raise MessageIllegal(
-                f"queueId[{header.queue_id}] is illegal, topic:[{topic.name}] "
-                f"topicConfig.readQueueNums:[{topic.read_queues}]"
-            )
-        handle = _handle(header)
+        self._check_queue(header.topic, header.queue_id)
+        handle = _handle(header.handle, header.offset)
         if handle.queue_id != header.queue_id:
             raise InvalidParameter(
                 f"the handle is of queue {handle.queue_id}, the request of {header.queue_id}"
             )
-        name = header.topic
-        if not kind_of(name):
-            name = topic_of_kind(name, header.group, handle.kind)
-        return name, handle
+        return _topic_of(handle, header.topic, header.group), handle
+
+    def _check_queue(self, name: str, queue_id: int) -> None:
+        """A SaturnError says why nothing can be acknowledged in this queue."""
+        self._check_acks()
+        topic = self._c.topics.readable(name)
+        if not 0 <= queue_id < topic.read_queues:
+            raise MessageIllegal(
+                f"queueId[{queue_id}] is illegal, topic:[{name}] "
+                f"topicConfig.readQueueNums:[{topic.read_queues}]"
+            )
 
 
-def _handle(header: AckHeader) -> PopHandle:
-    """InvalidParameter: it is no handle, or that of another message."""
-    shown = header.handle[:80]
+def _topic_of(handle: PopHandle, topic: str, group: str) -> str:
+    """The topic that a message is in, for readers of `topic`."""
+    return topic if kind_of(topic) else topic_of_kind(topic, group, handle.kind)
+
+
+def _handle(text: str, offset: int | None = None) -> PopHandle:
+    """The handle in a request about the message at this offset. InvalidParameter: it is none, or
+    that of another message."""
     try:
-        handle = PopHandle.decode(header.handle, header.offset)
+        handle = PopHandle.decode(text, offset)
     except MalformedFrame as error:
         raise InvalidParameter(
-            f"extraInfo {shown!r} is no handle of a message ({error}): send the one that came with "
-            "it"
+            f"extraInfo {text[:80]!r} is no handle of a message ({error}): send the one that came "
+            "with it"
         ) from None
-    if handle.offset != header.offset:
+    if offset is not None and handle.offset != offset:
         raise InvalidParameter(
-            f"extraInfo {shown!r} is the handle of offset {handle.offset}, not of {header.offset}"
+            f"extraInfo {text[:80]!r} is the handle of offset {handle.offset}, not of {offset}"
         )
     return handle
 

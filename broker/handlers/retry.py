@@ -10,6 +10,8 @@ The consumer names the message by its place in the log, and by its id (RocketMQ'
 id). A promotion may have cut off the message since, so that another one is at that place. The
 broker does not give that one back: it refuses, and the client sends its own copy of the message to
 the retry topic.
+
+A request with the handle of a popped message is one about that (`pop_acks.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.copies import CopyWriter, returned_properties
 from saturnmq.broker.context import REJECTED, Context, answer, check_master, check_permission
+from saturnmq.broker.handlers.pop_acks import PopAcknowledgements
 from saturnmq.broker.tables.topics import WRITE
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
@@ -31,15 +34,23 @@ FIRST_RETRY_LEVEL = 3  # 10 s
 
 class RetryService:
     def __init__(
-        self, context: Context, copies: CopyWriter, acknowledgement: Acknowledgement
+        self,
+        context: Context,
+        copies: CopyWriter,
+        acknowledgement: Acknowledgement,
+        popped: PopAcknowledgements,
     ) -> None:
         self._c = context
         self._copies = copies
         self._acknowledgement = acknowledgement
+        self._popped = popped
 
     def on_send_back(
         self, endpoint: Endpoint, request: Command, header: headers.SendBackHeader
     ) -> None:
+        if header.handle:
+            self._popped.on_dead_letter(endpoint, request, header)
+            return
         c = self._c
         check_master(c, REJECTED)
         group_name = header.group

@@ -256,6 +256,12 @@ class PopService:
             sql=order.sql,
         )
 
+    def _at(self, place: LanePlace, offset: int) -> GetResult:
+        """The message at one offset, if it is there."""
+        return self._store.get_message(
+            place.topic, place.queue_id, offset, 1, BYTES_MAX, None, self._c.visible
+        )
+
     def _give_new(self, order: PopOrder, popped: Popped, lane: PopLane) -> None:
         """Give out messages from the cursor on."""
         most = min(order.most - popped.count, self._limit - self.leases.count)
@@ -307,19 +313,16 @@ class PopService:
                 popped.pop_ms = max(popped.pop_ms, lease.pop_ms + 1)
             if popped.pop_ms <= lease.pop_ms:
                 break  # another answer gives it out, with a handle of its own
-            place = lane.place
-            result = self._store.get_message(
-                place.topic, place.queue_id, offset, 1, BYTES_MAX, None, self._c.visible
-            )
-            if result.status.name != "FOUND" or result.next_begin_offset != offset + 1:
+            result = self._at(lane.place, offset)
+            if not _is_there(result, offset):
                 if result.status.name == "OFFSET_OVERFLOW_ONE":
                     break  # it is not visible yet, a moment after a fail-over
-                log.warning("message %d of %s is gone from the log", offset, place)
+                log.warning("message %d of %s is gone from the log", offset, lane.place)
                 self._close(lane, [offset])
                 continue
             attempts = lease.attempts + lease.expired
             if attempts and not order.ordered and self._is_dead(order.group, result, attempts):
-                self._bury(lane, offset, result, attempts)
+                self._bury(lane, offset, result.data, attempts)
                 continue
             again.setdefault(attempts, []).append((offset, result))
         for attempts, found in sorted(again.items()):
@@ -363,9 +366,9 @@ class PopService:
         limit = settings.retry_limit(-1) if settings is not None else 0
         return attempts + attempts_in(result.data) > limit
 
-    def _bury(self, lane: PopLane, offset: int, result: GetResult, attempts: int) -> None:
+    def _bury(self, lane: PopLane, offset: int, frame: bytes, attempts: int) -> AppendResult:
         """Move a message to the dead letters of its group."""
-        message = decode_frames(result.data, True)[0]
+        message = decode_frames(frame, True)[0]
         properties = returned_properties(message)
         properties.pop(names.DELAY, None)
         self._copies.store(
@@ -375,7 +378,7 @@ class PopService:
             properties,
             reconsume_times=message.reconsume_times + attempts,
         )
-        self._close(lane, [offset])
+        return self._close(lane, [offset])
 
     # taking back
 
@@ -422,6 +425,17 @@ class PopService:
         put = self._recorder.lease(lease, lease.offsets, old.lane.cursor)
         self._take(lease, put)
         return lease, put.end_offset
+
+    def bury(self, group: str, topic: str, handle: PopHandle) -> int:
+        """Move a message that is out to the dead letters of its group; its handle ends. The answer
+        waits for this position in the log. NoMessage: it is not out, or is gone from the log."""
+        assert self.serves, f"a dead letter {handle} came while nothing can be appended"
+        lease = self._held(group, topic, handle)
+        lane, offset = lease.lane, handle.offset
+        result = self._at(lane.place, offset)
+        if not _is_there(result, offset):
+            raise NoMessage(f"message {offset} of {lane.place} is gone from the log")
+        return self._bury(lane, offset, result.data, lease.attempts + 1).end_offset
 
     def _take(self, lease: PopLease, put: AppendResult) -> None:
         self.leases.take(lease, self._c.runtime.monotonic(), put.queue_offset)
@@ -472,3 +486,8 @@ class PopService:
         for lane in [lane for at, lane in self.leases.lanes.items() if at.group == group]:
             self._recorder.cursor(lane, records.GONE)
             self.leases.forget(lane)
+
+
+def _is_there(result: GetResult, offset: int) -> bool:
+    """Whether the message at this offset was found, and not one behind it."""
+    return result.status.name == "FOUND" and result.next_begin_offset == offset + 1

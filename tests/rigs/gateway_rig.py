@@ -207,6 +207,34 @@ async def at_nameserver(
     return broker, caller
 
 
+async def two(world: World, kind: str = "NORMAL", **changes: Any) -> list[tuple[Broker, Caller]]:
+    """Two brokers with topic T, and a client of each one's gateway."""
+    nameserver = await world.nameserver()
+    found = []
+    for number in range(2):
+        broker = await world.broker(
+            new_disk(number + 1),
+            broker_name=f"broker-{number}",
+            nameservers=(nameserver,),
+            **changes,
+        )
+        await world.until(lambda broker=broker: broker.messaging.popping.serves)
+        await create_topic(world, broker, "T", kind)
+        address = f"10.9.9.{number}:8081"
+        broker.offers(address)
+        gateway = Gateway(broker._runtime, broker, address)
+        found.append((broker, Caller(world, gateway, f"client-{number}")))
+
+    async def known() -> int:
+        answer = await found[0][1].ask("QueryRoute", topic=v2.Resource(name="T"))
+        return len(answer.message_queues)
+
+    async with asyncio.timeout(30):
+        while await known() < 8:
+            await asyncio.sleep(0.5)
+    return found
+
+
 async def with_slave(
     world: World, nameserver: str, kind: str = "NORMAL", **changes: Any
 ) -> tuple[Broker, Broker, Caller]:

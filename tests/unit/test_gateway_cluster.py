@@ -6,39 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from gateway_rig import Caller, Code, create_group, create_topic, with_slave
-from saturnmq.broker.broker import Broker
+from gateway_rig import Code, create_group, two, with_slave
 from saturnmq.gateway import v2
-from saturnmq.gateway.gateway import Gateway
-from world_rig import World, new_disk, run
-
-
-async def two(world: World, kind: str = "NORMAL", **changes: Any) -> list[tuple[Broker, Caller]]:
-    """Two brokers with topic T, and a client of each one's gateway."""
-    nameserver = await world.nameserver()
-    found = []
-    for number in range(2):
-        broker = await world.broker(
-            new_disk(number + 1),
-            broker_name=f"broker-{number}",
-            nameservers=(nameserver,),
-            **changes,
-        )
-        await world.until(lambda broker=broker: broker.messaging.popping.serves)
-        await create_topic(world, broker, "T", kind)
-        address = f"10.9.9.{number}:8081"
-        broker.offers(address)
-        gateway = Gateway(broker._runtime, broker, address)
-        found.append((broker, Caller(world, gateway, f"client-{number}")))
-
-    async def known() -> int:
-        answer = await found[0][1].ask("QueryRoute", topic=v2.Resource(name="T"))
-        return len(answer.message_queues)
-
-    async with asyncio.timeout(30):
-        while await known() < 8:
-            await asyncio.sleep(0.5)
-    return found
+from world_rig import World, run
 
 
 def place(queue: Any) -> tuple[str, int, str]:

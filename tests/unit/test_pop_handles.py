@@ -8,8 +8,9 @@ import json
 from typing import Any
 
 import pytest
-from pop_rig import bodies, send, started
+from pop_rig import Got, bodies, send, started
 from saturnmq.protocol.codes import RequestCode as Code
+from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.pop_handle import PopHandle
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import MalformedFrame
@@ -119,6 +120,40 @@ def test_a_foreign_an_expired_and_a_used_handle_are_refused() -> None:
         (again,) = await popper.pop()
         assert (await popper.ack(b)).code == 208
         assert (await popper.ack(again)).code == 0
+        broker.validate()
+
+    run(body)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_handle_of_a_dead_letter_ends_with_it(ordered: bool) -> None:
+    async def body(world: World) -> None:
+        broker, popper = await started(world)
+        await send(popper, "a", "b")
+        order = {"order": str(ordered).lower()}
+        await popper.pop(invisible=1000, **order)
+        await asyncio.sleep(2)
+        a, b = await popper.pop(**order)
+
+        async def bury(one: Got, **more: Any) -> Command:
+            ext = {"group": "G", "offset": one.message.physical_offset, "delayLevel": -1}
+            ext |= {"originTopic": "T", "extraInfo": one.handle, **more}
+            return await popper.remote.ask(Code.CONSUMER_SEND_MSG_BACK, ext)
+
+        assert (await bury(a, delayLevel=0)).code == 29
+        assert (await bury(a, extraInfo="none")).code == 29
+        assert (await bury(a, originTopic="none")).code == 17
+        assert (await bury(a, group="other")).code == 208
+        assert (await bury(a, extraInfo=a.handle.replace("broker-a", "broker-b"))).code == 208
+        assert [(await bury(a)).code for _ in range(3)] == [0, 208, 208]
+        assert (await popper.ack(a)).code == 208
+        assert (await popper.ack(b)).code == 0
+        assert await popper.remote.committed() == 2
+        dead = broker.store.get_message("%DLQ%G", 0, 0, 10)
+        (message,) = decode_frames(dead.data, True)
+        assert (message.body, message.reconsume_times) == (b"a", 2)
+        await asyncio.sleep(12)
+        assert await popper.pop(**order) == []
         broker.validate()
 
     run(body)
