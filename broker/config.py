@@ -30,6 +30,7 @@ from saturnmq.broker.tables.topics import READ, WRITE
 from saturnmq.protocol import java_properties
 from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
+from saturnmq.protocol.remoting import MAX_FRAME
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.settings import OURS, check_bounds, setting
 from saturnmq.protocol.signing import Signing
@@ -39,6 +40,7 @@ from saturnmq.store.message_store import StoreConfig
 
 ROLES = ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE")
 FLUSH_TYPES = ("ASYNC_FLUSH", "SYNC_FLUSH")
+REST_BYTES = 64 << 10  # of a frame with a message: its header, with 32,767 bytes of properties
 
 
 @dataclass(frozen=True)
@@ -146,8 +148,9 @@ class BrokerConfig:
     """The broker makes the topic of traces at its start, with one queue."""
     trace_topic: str = setting("msgTraceTopicName", TRACE_TOPIC)
     """The name of that topic."""
-    max_message_bytes: int = setting("maxMessageSize", 4 << 20)
-    """A larger message is refused."""
+    max_message_bytes: int = setting("maxMessageSize", 4 << 20, 1, MAX_FRAME - REST_BYTES)
+    """A message with a larger body is refused, and so is a larger batch. The most is what a frame
+    of Remoting, 16 MiB, has room for."""
     look_micros: int = setting("lookMicros", 100, 0, 10_000, rocketmq=OURS)
     """After a request the broker looks for the next one for so many microseconds before it sleeps,
     unless others want the processor, or looking was in vain lately. Where idle processors halt, a

@@ -109,7 +109,7 @@ class NodeGateway:
 
         runtime = self._runtime
         tls = await runtime.run_blocking(self._tls.certificate_of, self._node.host)
-        door = Door(runtime, self._connections, tls)
+        door = Door(runtime, self._connections, tls, self._node.body_max)
         try:
             bound = await door.listen(self._host, self._port)
         except ConfigError as error:

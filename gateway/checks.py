@@ -80,6 +80,9 @@ def check_message(message: Any, body_max: int) -> None:
                 f"the message group has {len(group)} characters; fewer than "
                 f"{GROUP_CHARACTERS_MAX} are allowed",
             )
+    for name in ("born_host", "trace_context"):  # a control character would end the property
+        if _CONTROL.search(getattr(system, name)):
+            raise CallRefused(Code.BAD_REQUEST, f"{name} has a control character")
     if system.orphaned_transaction_recovery_duration.seconds > RECOVERY_MAX_S:
         raise CallRefused(
             Code.BAD_REQUEST,

@@ -18,6 +18,9 @@ from saturnmq.runtime.door import Listener, Runtime
 
 log = logging.getLogger(__name__)
 
+MESSAGES = 10  # of the largest that there are, in one request: Rust's client sends several
+PROPERTIES_BYTES = 64 << 10  # of a message beside its body, at most
+
 Begin = Callable[[Stream, str], None]
 """Told of a call of this client's, when its headers are there, and when all of its request is."""
 TOO_EARLY = CallFailed(GrpcStatus.UNAVAILABLE, "the node starts: try again")
@@ -34,10 +37,13 @@ class Door:
         runtime: Runtime,
         connections: Connections,
         tls: Tls,
+        body_max: int,
     ) -> None:
+        """`body_max`: the largest body of a message that the node takes."""
         self._runtime = runtime
         self._connections = connections
         self._tls = tls
+        self._message_max = MESSAGES * (body_max + PROPERTIES_BYTES)
         self._begin_call: Begin | None = None
         self._listener: Listener | None = None
         self._open: set[GrpcSocket] = set()
@@ -69,6 +75,7 @@ class Door:
             self._tls,
             self._refused,
             self._open.discard,
+            self._message_max,
         )
         self._open.add(made)
         return made

@@ -44,6 +44,7 @@ TYPES = {
     Type.DELAY: message_types.DELAY,
     Type.TRANSACTION: message_types.TRANSACTION,
 }
+KNOWN_TYPES = frozenset(each.value for each in Type)
 GZIP = v2.Encoding.GZIP
 IDENTITY = v2.Encoding.IDENTITY
 MD5 = v2.DigestType.MD5
@@ -51,10 +52,15 @@ _ZLIB_HEADS = (0x01, 0x5E, 0x9C, 0xDA)  # the second byte of a zlib stream; its 
 
 
 def type_of(message: Any) -> int:
-    """The type of a message to be sent, from the fields that it has."""
+    """The type of a message to be sent, from the fields that it has. One that is not known here is
+    as its sender says: no topic takes it."""
     system = message.system_properties
-    if system.message_type == Type.TRANSACTION:
-        return int(Type.TRANSACTION)
+    if system.message_type == Type.LITE or system.lite_topic:
+        return int(Type.LITE)
+    if system.message_type == Type.PRIORITY or system.HasField("priority"):
+        return int(Type.PRIORITY)
+    if system.message_type == Type.TRANSACTION or system.message_type not in KNOWN_TYPES:
+        return int(system.message_type)
     if system.HasField("delivery_timestamp"):
         return int(Type.DELAY)
     if system.HasField("message_group"):
@@ -85,6 +91,13 @@ def send_request(message: Any, topic: str, queue_id: int, now_ms: int) -> Comman
         properties[names.TRACE_CONTEXT] = system.trace_context
     if system.born_host:
         properties[names.BORN_HOST] = system.born_host
+    encoded = encode_properties(properties)
+    if len(encoded) > names.PROPERTIES_BYTES_MAX:
+        raise CallRefused(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"all that is told of the message has {len(encoded)} bytes, the limit is "
+            f"{names.PROPERTIES_BYTES_MAX}: shorten keys, properties or trace_context",
+        )
     born_ms = milliseconds(system.born_timestamp)
     ext = {
         "a": topic,
@@ -95,15 +108,18 @@ def send_request(message: Any, topic: str, queue_id: int, now_ms: int) -> Comman
         "f": str(_sys_flag(message)),
         "g": str(born_ms if 0 < born_ms <= INT64_MAX else now_ms),
         "h": "0",
-        "i": encode_properties(properties).decode(),
+        "i": encoded.decode(),
     }
     return Command.request(RequestCode.SEND_MESSAGE_V2, ext, message.body)
 
 
 def _sys_flag(message: Any) -> int:
     """Bodies that C++'s client marks as GZIP are zlib streams, as those of Remoting."""
-    if message.system_properties.body_encoding != GZIP:
+    encoding = message.system_properties.body_encoding
+    if encoding in (IDENTITY, v2.Encoding.ENCODING_UNSPECIFIED):
         return 0
+    if encoding != GZIP:
+        raise CallRefused(Code.MESSAGE_CORRUPTED, f"body_encoding {encoding} is not known here")
     body = message.body
     if body[0] != 0x78 or body[1:2] not in [bytes([each]) for each in _ZLIB_HEADS]:
         raise CallRefused(

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from saturnmq.pipeline import encode_reference as _reference
 from saturnmq.pipeline.encode_reference import (
-    BODY_BYTES_MAX, ID_PREFIX_BYTES, LEFT_OUT, NUMBER_MAX, PROPERTIES_BYTES_MAX, TEXT_COLUMNS, Encoded,
+    ENTRY_BYTES_MAX, ID_PREFIX_BYTES, LEFT_OUT, NUMBER_MAX, PROPERTIES_BYTES_MAX, TEXT_COLUMNS, Encoded,
 )
 
 from saturnmq.protocol.frame_kernel.layout cimport Slice, put32
@@ -166,7 +166,7 @@ cdef struct Entries:
     Slice[TEXTS_MAX] text_names
     int text_count
     bint flag_wanted, map_wanted
-    Py_ssize_t body_bytes_max
+    Py_ssize_t entry_bytes_max
     uint8_t *out
     Py_ssize_t used, room
 
@@ -241,7 +241,7 @@ cdef Fault put_row(Entries *e, Py_ssize_t row, const uint8_t *prefix, int64_t nu
     cdef int i
     if not find(&e.body, row, &body):
         return OUTSIDE
-    if body.size == 0 or body.size > e.body_bytes_max or number > LAST_NUMBER or number < 0:
+    if body.size == 0 or body.size > e.entry_bytes_max or number > LAST_NUMBER or number < 0:
         return REFUSED
     if reserve(e, HEAD_BYTES + body.size + 2 + 9 + PREFIX_BYTES + 8 + 11):
         return NO_MEMORY
@@ -273,7 +273,7 @@ cdef Fault put_row(Entries *e, Py_ssize_t row, const uint8_t *prefix, int64_t nu
         if fault != NO_FAULT:
             return fault
     size = e.used - properties_at
-    if size > PROPERTIES_MAX or memchr(e.out + e.used - LAST_BYTES, 0, LAST_BYTES) != NULL:
+    if e.used - start > e.entry_bytes_max or size > PROPERTIES_MAX or memchr(e.out + e.used - LAST_BYTES, 0, LAST_BYTES) != NULL:
         return REFUSED
     p = e.out + properties_at - 2
     p[0] = <uint8_t>(size >> 8)
@@ -311,15 +311,15 @@ cdef class RowColumns:
     cdef Entries e
     cdef dict columns
     cdef list text_names
-    cdef object keys, items, body_bytes_max
+    cdef object keys, items, entry_bytes_max
 
-    def __init__(self, columns, Py_ssize_t body_bytes_max=BODY_BYTES_MAX):
+    def __init__(self, columns, Py_ssize_t entry_bytes_max=ENTRY_BYTES_MAX):
         cdef bytes name
         cdef int i = 0
         self.columns = dict(columns)
         self.text_names = []
-        assert 0 < body_bytes_max <= 1 << 30
-        self.body_bytes_max = self.e.body_bytes_max = body_bytes_max
+        assert 0 < entry_bytes_max <= 1 << 30
+        self.entry_bytes_max = self.e.entry_bytes_max = entry_bytes_max
         open_column(&self.e.body, columns["body"], 0)
         for column, text in TEXT_COLUMNS.items():
             if column in columns:
@@ -369,7 +369,7 @@ cdef class RowColumns:
         if fault == NO_MEMORY:
             raise MemoryError(f"no memory for entries of more than {self.e.used} B")
         if fault == REFUSED and at == first:
-            _reference.RowColumns(self.columns, self.e.body_bytes_max).encode(
+            _reference.RowColumns(self.columns, self.e.entry_bytes_max).encode(
                 rows[at : at + 1], 0, id_prefix, first_id, max_bytes)
             raise AssertionError(f"row {at} was refused, and the reference takes it")
         return Encoded(PyBytes_FromStringAndSize(<const char *>self.e.out, self.e.used), at - first, at)

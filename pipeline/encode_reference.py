@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.batch import ENTRY_BYTES_MIN, encode_batch_item
 from saturnmq.protocol.frame import CRC_PROPERTY_BYTES, is_torn
 from saturnmq.runtime.errors import MessageIllegal
 
-BODY_BYTES_MAX = 4 << 20  # a broker's maxMessageSize, unless it is set
+ENTRY_BYTES_MAX = 4 << 20  # of a batch, which may have one entry: a broker's maxMessageSize
 PROPERTIES_BYTES_MAX = names.PROPERTIES_BYTES_MAX - CRC_PROPERTY_BYTES  # which a broker may add
 ID_PREFIX_BYTES = 24
 NUMBER_MAX = 0xFFFFFFFF
@@ -43,9 +43,9 @@ class RowColumns:
     """The columns of one batch that go into entries: Arrow arrays by the sink's names, of (large)
     binary, `properties` a map of those, `flag` int32."""
 
-    def __init__(self, columns: Mapping[str, Any], body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, columns: Mapping[str, Any], entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
         self._columns = {name: column.to_pylist() for name, column in columns.items()}
-        self._body_bytes_max = body_bytes_max
+        self._entry_bytes_max = entry_bytes_max
         named = {TEXT_COLUMNS[name].encode() for name in TEXT_COLUMNS if name in columns}
         self._left_out = LEFT_OUT | named
 
@@ -77,11 +77,6 @@ class RowColumns:
                 f"row {row} of a batch has no body: filter such rows out, RocketMQ takes no empty "
                 "ones"
             )
-        if len(body) > self._body_bytes_max:
-            raise MessageIllegal(
-                f"row {row} of a batch has a body of {len(body)} B: split it, brokers take "
-                f"{self._body_bytes_max} B (maxMessageSize)"
-            )
         if number > NUMBER_MAX:
             raise MessageIllegal(
                 f"row {number} of a partition has no number for its id, the last is {NUMBER_MAX}: "
@@ -106,6 +101,12 @@ class RowColumns:
             raise MessageIllegal(
                 f"row {row} of a batch ends its properties with a zero byte: leave it out, it "
                 "would look like a frame that a crash tore"
+            )
+        size = ENTRY_BYTES_MIN + len(body) + len(properties)
+        if size > self._entry_bytes_max:
+            raise MessageIllegal(
+                f"row {row} of a batch has {size} B with its properties: split it, brokers take "
+                f"batches of {self._entry_bytes_max} B (maxMessageSize)"
             )
         flag = self._columns["flag"][row] if "flag" in self._columns else None
         encode_batch_item(out, body, properties, flag or 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 from saturnmq.pipeline import kernels
 from saturnmq.pipeline.encode_reference import (
-    BODY_BYTES_MAX,
+    ENTRY_BYTES_MAX,
     ID_PREFIX_BYTES,
     TEXT_COLUMNS,
     Encoded,
@@ -20,9 +20,9 @@ TAKEN = frozenset({"body", "properties", "flag", *TEXT_COLUMNS})
 
 class Encoder:
     """Encodes batches that have these columns; those that say where or when a row goes are not
-    looked at. Bodies above `body_bytes_max` are refused."""
+    looked at. Rows whose entry is above `entry_bytes_max` are refused."""
 
-    def __init__(self, columns: Iterable[str], *, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    def __init__(self, columns: Iterable[str], *, entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
         names = list(columns)
         if "body" not in names:
             raise ConfigError(f"column body is missing; the columns are {', '.join(names)}")
@@ -32,7 +32,7 @@ class Encoder:
                 "drop it"
             )
         self._columns = [name for name in names if name in TAKEN]
-        self._body_bytes_max = body_bytes_max
+        self._entry_bytes_max = entry_bytes_max
         self._batch: pa.RecordBatch | None = None  # that `_rows` is made of
         self._rows: kernels.RowColumns
 
@@ -46,7 +46,7 @@ class Encoder:
         assert len(id_prefix) == ID_PREFIX_BYTES
         if batch is not self._batch:
             columns = {name: _as_bytes(batch.column(name)) for name in self._columns}
-            self._rows = kernels.RowColumns(columns, self._body_bytes_max)
+            self._rows = kernels.RowColumns(columns, self._entry_bytes_max)
             self._batch = batch
         numbers = range(batch.num_rows) if rows is None else rows
         at = 0

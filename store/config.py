@@ -38,7 +38,7 @@ class StoreConfig:
     index_items: int = setting("maxIndexNum", 20_000_000)
     """The entries of an index file."""
     max_message_bytes: int = setting("maxMessageSize", 4_194_304)
-    """A larger message is refused."""
+    """A message with a larger body is refused, and so is a larger batch."""
     crc_property: bool = setting("enabledAppendPropCRC", True, rocketmq="false")
     """Each message carries a checksum over header, topic, body and properties; without it only the
     body has one, and damage elsewhere is not found."""

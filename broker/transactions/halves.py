@@ -26,7 +26,7 @@ from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.properties import decode_properties, encode_properties, find_in_text
 from saturnmq.protocol.topics import CHECK_MAX_TIME_TOPIC, DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX
 from saturnmq.runtime.errors import MessageIllegal
-from saturnmq.store.log.writer import PROPERTIES_MAX
+from saturnmq.store.log.writer import PROPERTIES_EXCEEDED, PROPERTIES_MAX
 from saturnmq.store.message_store import PendingMessage
 
 QUEUE = HALF_TOPIC, 0
@@ -61,7 +61,7 @@ def prepare(topic: str, queue_id: int, encoded: bytes) -> tuple[str, int, bytes]
     written = encode_properties(properties)
     if len(written) > PROPERTIES_MAX - GROWTH_MAX:
         raise MessageIllegal(
-            f"the properties are {len(written)} bytes long, the limit is "
+            f"{PROPERTIES_EXCEEDED}the properties are {len(written)} bytes long, the limit is "
             f"{PROPERTIES_MAX - GROWTH_MAX} in a transaction: shorten them"
         )
     return *QUEUE, written

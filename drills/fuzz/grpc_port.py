@@ -94,7 +94,7 @@ class GrpcPort:
             disk, default_topic_queues=4, memory_budget_bytes=MEMORY_MIN
         )
         runtime = self._scene.nodes[-1]
-        self._door = Door(runtime, broker.connections, lambda: None)
+        self._door = Door(runtime, broker.connections, lambda: None, broker.body_max)
         self._address = await self._door.listen(runtime.ip, PORT)
         self._gateway = await runtime.run(self._serve(runtime))
         broker.ground.context.topics.ensure("T", 4)

@@ -4,7 +4,7 @@ Its calls are in `stream.py`, gRPC in `grpc_calls.py`, the socket and TLS in `so
 Bounds. A request that comes in takes memory of the connection's budget; without room for it its
 call is refused. The window of the connection is given back as bytes come: the windows of its
 streams and the budget bound them. The window of a stream is given back for messages that a handler
-has read, and for a message that is not complete, which RECEIVE_MAX bounds.
+has read, and for a message that is not complete, which `message_max` bounds.
 
 Answers that a client does not take wait in their calls, and count in the budget. A call with more
 than WAITING_MAX unsent does not go on, and one of which nothing could be sent for too long is
@@ -54,9 +54,12 @@ class Http2Connection:
         send: Callable[[list[bytes]], None],
         begin: Callable[[Stream], None],
         refuse: Callable[[Stream, str], None],
+        message_max: int,
     ) -> None:
+        """`message_max`: the bytes that a message of a request may have."""
         self._runtime = runtime
         self.budget = budget
+        self.message_max = min(message_max, budget.limit)
         self._send = send
         self._begin = begin
         self._refuse = refuse

@@ -21,7 +21,7 @@ from saturnmq.runtime.errors import SaturnError, SystemBusy
 
 from .fields import TooManyFields, check_fields
 from .hpack import encoded
-from .stream import MESSAGE_HEAD, RECEIVE_MAX, Stream
+from .stream import MESSAGE_HEAD, Stream
 
 log = logging.getLogger(__name__)
 
@@ -220,8 +220,8 @@ def _unpacked(stream: Stream, data: bytes) -> bytes:
                 raise CallFailed(GrpcStatus.INTERNAL, "a gzip without its end")
             stream.hold(len(part))
             found += part
-            if len(found) > RECEIVE_MAX:
-                raise SystemBusy(f"more than {RECEIVE_MAX} bytes unpacked")
+            if len(found) > stream.message_max:
+                raise SystemBusy(f"more than {stream.message_max} bytes unpacked")
     except zlib.error as error:
         raise CallFailed(GrpcStatus.INTERNAL, f"no gzip: {error}") from None
     except SystemBusy as error:

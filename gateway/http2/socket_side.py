@@ -71,6 +71,7 @@ class GrpcSocket(asyncio.Protocol):
         tls: Callable[[], ssl.SSLContext | None],
         on_refused: Callable[[str, Opening], None],
         on_closed: Callable[[GrpcSocket], None],
+        message_max: int,
     ) -> None:
         self._runtime = runtime
         self._connections = connections
@@ -94,6 +95,7 @@ class GrpcSocket(asyncio.Protocol):
             self._send,
             lambda stream: begin(stream, self.peer_address),
             refuse,
+            message_max,
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

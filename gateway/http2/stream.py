@@ -14,7 +14,6 @@ from typing import Protocol
 from saturnmq.protocol.budget import Budget
 from saturnmq.runtime.errors import SystemBusy
 
-RECEIVE_MAX = 16 << 20  # bytes of a message that comes in
 MESSAGE_HEAD = struct.Struct(">BI")  # is it compressed, its length
 MESSAGE_BYTES = 128  # of a message that waits, beside its own
 MESSAGES_MAX = 1_000  # that wait in one call
@@ -27,6 +26,7 @@ class StreamOwner(Protocol):
 
     budget: Budget
     closed: bool
+    message_max: int  # bytes of a message that comes in
 
     def headers(self, stream: Stream, block: bytes) -> None:
         """Send headers."""
@@ -66,6 +66,11 @@ class Stream:
     # requests
 
     @property
+    def message_max(self) -> int:
+        """The bytes that a message of it may have, packed or not."""
+        return self._connection.message_max
+
+    @property
     def is_partial(self) -> bool:
         """Whether a message has begun that is not complete."""
         return bool(self._body)
@@ -77,8 +82,11 @@ class Stream:
         at = 0
         while len(self._body) - at >= MESSAGE_HEAD.size:
             packed, size = MESSAGE_HEAD.unpack_from(self._body, at)
-            if packed > 1 or size > RECEIVE_MAX:
-                raise SystemBusy(f"a message of {size} bytes; the limit is {RECEIVE_MAX}")
+            if packed > 1 or size > self.message_max:
+                raise SystemBusy(
+                    f"a message of {size} bytes; the limit is {self.message_max}: send less at "
+                    "once, or raise maxMessageSize or memoryBudgetBytes"
+                )
             end = at + MESSAGE_HEAD.size + size
             if len(self._body) < end:
                 break

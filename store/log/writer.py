@@ -39,7 +39,8 @@ from saturnmq.store.offsets import PhysicalOffset, QueueOffset, StoreTime
 from saturnmq.store.watermarks import Watermarks
 
 PROPERTIES_MAX = 32_767
-COPY_BYTES_MAX = 64 << 10
+SIZE_EXCEEDED, PROPERTIES_EXCEEDED = "[MESSAGE_SIZE_EXCEEDED]", "[PROPERTIES_SIZE_EXCEEDED]"
+"""RocketMQ's names of these refusals begin their texts: the code is the same for both."""
 _WITHOUT_QUEUE = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 
 
@@ -127,8 +128,8 @@ class Writer:
     def _check_fits(self, size: int) -> None:
         if size + BLANK_BYTES > self._config.commitlog_segment_bytes:
             raise MessageIllegal(
-                f"{size} bytes do not fit a segment of {self._config.commitlog_segment_bytes} "
-                "bytes: send less at once"
+                f"{SIZE_EXCEEDED}{size} bytes do not fit a segment of "
+                f"{self._config.commitlog_segment_bytes} bytes: send less at once"
             )
 
     def _room(self, size: int) -> tuple[Segment, int]:
@@ -165,8 +166,9 @@ class Writer:
     def put(self, message: PendingMessage, *, is_copy: bool = False) -> AppendResult:
         """Append one message; raises a SaturnError when it is refused.
 
-        maxMessageSize bounds the whole frame, as RocketMQ 4 has it. A copy of a stored message may
-        be longer by what the broker puts into it: refused, it could never be delivered.
+        maxMessageSize bounds the body, as RocketMQ 5 has it; topic and properties have limits of
+        their own. A copy of a stored message is as long as that was: refused after the limit was
+        lowered, it could never be delivered.
         """
         topic = self._topic_bytes(message.topic)
         size = self._frame_size(message, topic, is_copy=is_copy)
@@ -219,28 +221,23 @@ class Writer:
         stored = stored_properties_size(message.properties, crc_property)
         if stored > PROPERTIES_MAX:
             raise MessageIllegal(
-                f"the properties are {stored} bytes long as stored, the limit is "
-                f"{PROPERTIES_MAX}: shorten them"
+                f"{PROPERTIES_EXCEEDED}the properties are {stored} bytes long as stored, the "
+                f"limit is {PROPERTIES_MAX}: shorten them"
             )
         if not crc_property and is_torn(own_properties(message.properties)):
             raise MessageIllegal(
                 "the last properties hold a zero byte, which would look like a frame that a crash "
                 "tore; leave it out"
             )
-        size = message_size(
-            len(message.body),
-            len(topic),
-            stored,
-            len(message.born_host),
-            len(message.store_host),
-        )
-        limit = self._config.max_message_bytes
-        if size > limit + (COPY_BYTES_MAX if is_copy else 0):
+        body, limit = len(message.body), self._config.max_message_bytes
+        if body > limit and not is_copy:
             raise MessageIllegal(
-                f"the message is {size} bytes long with its properties, the limit is {limit}: "
-                "compress or split it, or raise maxMessageSize"
+                f"{SIZE_EXCEEDED}the body is {body} bytes long, the limit is {limit}: compress or "
+                "split it, or raise maxMessageSize"
             )
-        return size
+        return message_size(
+            body, len(topic), stored, len(message.born_host), len(message.store_host)
+        )
 
     def _write(
         self,
@@ -333,7 +330,8 @@ class Writer:
         limit = self._config.max_message_bytes
         if len(body) > limit:
             raise MessageIllegal(
-                f"the batch is {len(body)} bytes long, the limit is {limit}: send smaller batches"
+                f"{SIZE_EXCEEDED}the batch is {len(body)} bytes long, the limit is {limit}: send "
+                "smaller batches"
             )
         if sys_flag & TRANSACTION_MASK:
             raise MessageIllegal(

@@ -25,6 +25,7 @@ class Opened:
     broker: Broker
     door: Door
     gateway: Gateway
+    address: str
     channel: grpc.aio.Channel
 
     def method(self, name: str, service: str = v2.SERVICE) -> Any:
@@ -43,10 +44,10 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened(runtime: NativeRuntime, root: Path) -> AsyncIterator[Opened]:
+async def opened(runtime: NativeRuntime, root: Path, **changes: Any) -> AsyncIterator[Opened]:
     """A broker with topic T, and a channel to its gateway."""
-    broker = await started(runtime, config(root))
-    door = Door(runtime, broker.connections, lambda: None)
+    broker = await started(runtime, config(root, **changes))
+    door = Door(runtime, broker.connections, lambda: None, broker.body_max)
     address = await door.listen("127.0.0.1", 0)
     gateway = Gateway(runtime, broker, address)
     door.serve(GrpcCalls(runtime, gateway.services).begin)
@@ -55,7 +56,7 @@ async def opened(runtime: NativeRuntime, root: Path) -> AsyncIterator[Opened]:
         while not broker.messaging.popping.serves:
             await asyncio.sleep(0.01)
         async with grpc.aio.insecure_channel(address) as channel:
-            yield Opened(broker, door, gateway, channel)
+            yield Opened(broker, door, gateway, address, channel)
     finally:
         await door.close()
         await gateway.close()

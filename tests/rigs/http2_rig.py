@@ -47,6 +47,9 @@ class Clock:
         self.soon.append(lambda: callback(*args))
 
 
+MESSAGE_MAX = 16 << 20  # bytes of one in a request
+
+
 class Wire:
     """A connection of the server; `begun` are its calls, once for each word about them."""
 
@@ -62,6 +65,7 @@ class Wire:
             lambda pieces: self.raw.extend(b"".join(pieces)),
             self.begun.append,
             refuse,
+            MESSAGE_MAX,
         )
         self.connection.start()
         if greet:

@@ -330,7 +330,7 @@ def test_a_client_that_cannot_be_asked_or_does_not_answer_is_an_error_in_time() 
 def test_a_call_that_comes_too_early_is_told_to_try_again() -> None:
     async def body(runtime: NativeRuntime) -> None:
         all_ = Connections(runtime, Limits(), lambda *_: None, lambda _: None)
-        door = Door(runtime, all_, lambda: None)
+        door = Door(runtime, all_, lambda: None, 4 << 20)
         async with grpc.aio.insecure_channel(await door.listen("127.0.0.1", 0)) as channel:
             for _ in range(3):
                 with pytest.raises(grpc.aio.AioRpcError) as caught:

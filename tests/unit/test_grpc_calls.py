@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from http2_rig import Wire, body, data, told
+from http2_rig import MESSAGE_MAX, Wire, body, data, told
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.drills.fuzz.http2 import (
@@ -29,7 +29,6 @@ from saturnmq.gateway.descriptors import rpcs_of
 from saturnmq.gateway.http2 import fields
 from saturnmq.gateway.http2.fields import FIELDS_MAX, TooManyFields, check_fields
 from saturnmq.gateway.http2.grpc_calls import GrpcCalls, seconds
-from saturnmq.gateway.http2.stream import RECEIVE_MAX
 from saturnmq.runtime.errors import SaturnError
 
 PATH = f"/{v2.SERVICE}/"
@@ -192,7 +191,7 @@ def test_a_compressed_message_is_read_and_counts_until_its_call_ends() -> None:
         (zlib.compress(b""), {}, INTERNAL),
         (gzip.compress(b""), {"grpc_encoding": "zstd"}, UNIMPLEMENTED),
         (gzip.compress(b""), {"grpc_encoding": "identity"}, UNIMPLEMENTED),
-        (gzip.compress(bytes(RECEIVE_MAX + 1)), {}, EXHAUSTED),
+        (gzip.compress(bytes(MESSAGE_MAX + 1)), {}, EXHAUSTED),
         (gzip.compress(b"") + b"and more", {}, OK),
     ],
     ids=range(9),  # a gzip names the time

@@ -95,7 +95,7 @@ class Node:
         self.all = Connections(runtime, limits, lambda *_: None, lambda _: None)
         self.handler = Echo()
         tls = Certificate(str(pem), str(pem)).current if pem else lambda: None
-        self.server = Door(runtime, self.all, tls)
+        self.server = Door(runtime, self.all, tls, 4 << 20)
         self.address = ""
 
     async def open(self, start: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 import pytest
-from http2_rig import FakeTask, Wire, body, breaks, data, fails, stall, told
+from http2_rig import MESSAGE_MAX, FakeTask, Wire, body, breaks, data, fails, stall, told
 from saturnmq.drills.fuzz import http2 as h2
 from saturnmq.drills.fuzz.http2 import (
     CONTINUATION,
@@ -41,7 +41,6 @@ from saturnmq.gateway.http2.grpc_calls import DONE, HEAD, end_late
 from saturnmq.gateway.http2.stream import (
     MESSAGE_BYTES,
     MESSAGES_MAX,
-    RECEIVE_MAX,
     Stream,
 )
 
@@ -156,7 +155,7 @@ def test_a_request_for_which_there_is_no_room_is_told_so() -> None:
     assert "memory" in text
 
 
-@pytest.mark.parametrize("head", [struct.pack(">BI", 0, RECEIVE_MAX + 1), b"\x02\0\0\0\0"])
+@pytest.mark.parametrize("head", [struct.pack(">BI", 0, MESSAGE_MAX + 1), b"\x02\0\0\0\0"])
 def test_a_message_that_is_too_large_is_refused_by_its_head(head: bytes) -> None:
     wire = Wire()
     wire.opened()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.batch import iterate_batch
+from saturnmq.protocol.batch import ENTRY_BYTES_MIN, iterate_batch
 from saturnmq.protocol.kernels import check_batch, write_batch
 from saturnmq.protocol.properties import decode_properties
 from saturnmq.runtime.errors import ConfigError, MessageIllegal
@@ -95,12 +95,12 @@ def entries(pieces):
     st.none() | st.lists(st.integers(0, 11), unique=True, max_size=9).map(sorted),
     st.integers(0, 1000) | st.sampled_from([0xFFFFFFF8, 0xFFFFFFFF]),
     st.integers(1, 600),
-    st.integers(1, 80),
+    st.integers(60, 200),
 )
 def test_entries_are_the_same_from_kernel_and_reference(batch, rows, first_id, size, most):
     if rows is not None:
         rows = np.array([row for row in rows if row < batch.num_rows], np.int64)
-    options = {"first_id": first_id, "max_bytes": size, "body_bytes_max": most}
+    options = {"first_id": first_id, "max_bytes": size, "entry_bytes_max": most}
     expected = encoded(encode_reference, batch, rows, **options)
     assert encoded(fast, batch, rows, **options) == expected
     pieces, error = expected
@@ -178,7 +178,7 @@ def test_text_that_is_not_utf8_travels_as_it_is(kind):
     [
         ({"body": [b""]}, "row 0 of a batch has no body"),
         ({"body": pa.array([None], pa.binary())}, "row 0 of a batch has no body"),
-        ({"body": [bytes((4 << 20) + 1)]}, "a body of 4194305 B: split it, brokers take 4194304 B"),
+        ({"body": [bytes((4 << 20) - 73)]}, "has 4194305 B with its properties: split it, brokers"),
         ({"body": [b"x"], "tags": ["a\x01b"]}, "property b'TAGS' holds a byte 1 or 2"),
         ({"body": [b"x"], "keys": ["a" * 32_691]}, "has properties of 32749 B: shorten keys"),
         ({"body": [b"x"], "keys": ["a" * 40_000]}, "has properties of 40058 B: shorten keys"),
@@ -197,9 +197,11 @@ def test_a_row_that_cannot_be_sent_is_named(kind, columns, text):
 
 @both
 def test_limits_are_reached_exactly(kind):
-    batch = pa.record_batch({"body": [bytes(4 << 20)], "keys": ["a" * 32_689]})
+    longest = (4 << 20) - ENTRY_BYTES_MIN - encode_reference.PROPERTIES_BYTES_MAX
+    batch = pa.record_batch({"body": [bytes(longest)], "keys": ["a" * 32_689]})
     (piece,), error = encoded(kind, batch)
     assert not error
+    assert len(piece[0]) == 4 << 20  # as much as a broker takes
     assert check_batch(piece[0], 5, 0, True, 4 << 20)[0] == 1
 
 
