@@ -12,6 +12,8 @@ from saturnmq.gateway.codes import CallRefused, Code
 
 CLIENT_ID = "x-mq-client-id"
 LANGUAGE = "x-mq-language"
+REQUEST_ID = "x-mq-request-id"
+REQUEST_ID_MAX = 64  # characters that are told; a UUID has 36
 CLIENT_ID_MAX = 1024  # characters
 USUAL_S = 3.0  # the time for a call without a deadline: the clients' own default
 MARGIN_S = 0.5  # an answer must leave so long before the deadline
@@ -59,6 +61,12 @@ class GrpcCall:
                 f"a call needs the header {CLIENT_ID}, of at most {CLIENT_ID_MAX} characters",
             )
         return found
+
+    @property
+    def request_id(self) -> str:
+        """The caller's name of this call, as far as it can be printed; empty if it has none."""
+        found = self.metadata.get(REQUEST_ID, "")[:REQUEST_ID_MAX]
+        return "".join(each if " " <= each <= "~" else "?" for each in found)
 
     @property
     def is_secure(self) -> bool:

@@ -18,7 +18,7 @@ from saturnmq.gateway import v2
 from saturnmq.gateway.calls import LANGUAGE, GrpcCall, Write
 from saturnmq.gateway.checks import group_of, topic_of
 from saturnmq.gateway.node import GatewayNode
-from saturnmq.gateway.settings import PUSH
+from saturnmq.gateway.settings import check_settings
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.inner_endpoint import InnerEndpoint
@@ -29,15 +29,6 @@ from saturnmq.runtime.errors import SaturnError, error_for
 
 log = logging.getLogger(__name__)
 
-CONSUMERS = frozenset(
-    {
-        v2.ClientType.PUSH_CONSUMER,
-        v2.ClientType.SIMPLE_CONSUMER,
-        v2.ClientType.PULL_CONSUMER,
-        v2.ClientType.LITE_PUSH_CONSUMER,
-        v2.ClientType.LITE_SIMPLE_CONSUMER,
-    }
-)
 ENDED_S = 10.0  # for so long a stream that Java's client opens after its end is ended, too
 ENDED_MAX = 10_000
 _LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"} | {each: each for each in LANGUAGES}
@@ -117,7 +108,8 @@ class Client:
                 link.budget.give_back(size)
 
     def take(self, settings: Any) -> None:
-        """Take the settings that it sent. CallRefused: a name in them is wrong."""
+        """Take the settings that it sent. CallRefused: they are wrong, or a name in them is."""
+        check_settings(settings)
         if settings.WhichOneof("pub_sub") == "subscription":
             subscription = settings.subscription
             for entry in subscription.subscriptions:
@@ -159,7 +151,7 @@ class Client:
         """RocketMQ's ConsumerRunningInfo. Which queues and messages it works on only the client
         knows. mqadmin has a message verified by consumers only that are pushed to."""
         settings = v2.Settings() if self.settings is None else self.settings
-        is_pushed = settings.client_type in PUSH
+        is_pushed = settings.client_type == v2.ClientType.PUSH_CONSUMER
         return {
             "properties": {
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if is_pushed else "CONSUME_POP",

@@ -7,7 +7,16 @@
 | GET_CONSUMER_RUNNING_INFO 307, with stacks | print_thread_stack_trace | thread_stack_trace |
 
 The gateway itself answers 307 without stacks. As RocketMQ's proxy it never sends
-`reconnect_endpoints`: HTTP/2's GOAWAY tells clients that a node ends.
+`reconnect_endpoints`, which is for clients behind a balancer: they connect to the same address
+again, and none asks for a route. After a hand-over that is the wrong node as before, and a node
+that ends says so by GOAWAY, to all of them. What it does (clients' sources, August 2026):
+
+| client | its answer |
+|---|---|
+| Java to 5.2.1, Go | a flag is set that the client does not read |
+| Java, newer | its connection ends with all calls on it, and the stream opens again after a second |
+| Node | the old stream loses its listeners: if it fails then, an error without listener ends the process |
+| others | none |
 """
 
 from __future__ import annotations

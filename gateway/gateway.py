@@ -11,9 +11,20 @@ from saturnmq.gateway import health, reflection, v2
 from saturnmq.gateway.addresses import Addresses
 from saturnmq.gateway.announcing import Announcing
 from saturnmq.gateway.asking import Asking
-from saturnmq.gateway.calls import GrpcCall, Service, Stream, Unary, Write
+from saturnmq.gateway.calls import (
+    REQUEST_ID,
+    CallFailed,
+    Dialogue,
+    GrpcCall,
+    GrpcStatus,
+    Read,
+    Service,
+    Stream,
+    Unary,
+    Write,
+)
 from saturnmq.gateway.clients import Client, Clients
-from saturnmq.gateway.codes import CallRefused, Code, failure, status
+from saturnmq.gateway.codes import Code, failure, status
 from saturnmq.gateway.commands import Commands
 from saturnmq.gateway.descriptors import Rpc
 from saturnmq.gateway.membership import MemberCalls
@@ -22,6 +33,7 @@ from saturnmq.gateway.peers import Peers
 from saturnmq.gateway.pulling import Pulling
 from saturnmq.gateway.receiving import Receiving
 from saturnmq.gateway.sending import Sending
+from saturnmq.gateway.settings import no_lite_topics
 from saturnmq.gateway.topics import Directory
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError
@@ -29,6 +41,9 @@ from saturnmq.runtime.errors import SaturnError
 log = logging.getLogger(__name__)
 
 SWEEP_S = 5.0
+GOOD = frozenset({Code.OK, Code.MESSAGE_NOT_FOUND})
+"""The codes of calls that did what they should: nothing may have come to be received."""
+UNAVAILABLE = frozenset({Code.TOO_MANY_REQUESTS, Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT})
 
 
 class Gateway:
@@ -50,7 +65,7 @@ class Gateway:
         )
         sending = Sending(runtime, node, self._clients, asking, directory)
         self._receiving = Receiving(runtime, node, self._clients, asking, directory)
-        self.telemetry = self._members.telemetry
+        self.telemetry = talked(v2.RPCS["Telemetry"], self._members.telemetry)
         pulling = Pulling(runtime, node, self._clients, asking, directory)
         streams: dict[str, Stream] = {
             "ReceiveMessage": self._receiving.receive,
@@ -70,7 +85,7 @@ class Gateway:
             "UpdateOffset": pulling.update,
             "GetOffset": pulling.get,
             "QueryOffset": pulling.query,
-            "SyncLiteSubscription": no_lite_topics,
+            "SyncLiteSubscription": sync_lite_subscription,
         }
         self.unary = {name: answered(v2.RPCS[name], serve) for name, serve in served.items()}
         self.streams = {name: streamed(v2.RPCS[name], serve) for name, serve in streams.items()}
@@ -100,18 +115,27 @@ class Gateway:
         self._receiving.renewals.gone(client)
 
 
-async def no_lite_topics(*_: Any) -> Any:
-    raise CallRefused(
-        Code.NOT_IMPLEMENTED, "there are no lite topics here: use a push or a simple consumer"
-    )
+async def sync_lite_subscription(*_: Any) -> Any:
+    raise no_lite_topics()
 
 
-def status_of(error: Exception, name: str) -> Any:
+def status_of(error: Exception, call: GrpcCall, name: str) -> Any:
     """The status of a call that ended with this error."""
     if isinstance(error, SaturnError):
         return failure(error)
-    log.exception("call %s failed", name, exc_info=error)
+    log.exception("call %s failed, request %s", name, call.request_id or "-", exc_info=error)
     return status(Code.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+
+
+def told(call: GrpcCall, name: str, *statuses: Any) -> None:
+    """Put the caller's name of the call into what it is told of failures, and into the log, so that
+    the two can be found by one another."""
+    for each in statuses:
+        if each.code not in GOOD:
+            request_id = call.request_id
+            log.debug("%s, request %s: %s %s", name, request_id or "-", each.code, each.message)
+            if request_id:
+                each.message += f" ({REQUEST_ID} {request_id})"
 
 
 def answered(rpc: Rpc, serve: Unary) -> Unary:
@@ -119,9 +143,13 @@ def answered(rpc: Rpc, serve: Unary) -> Unary:
 
     async def answer(call: GrpcCall, request: Any) -> Any:
         try:
-            return await serve(call, request)
+            found = await serve(call, request)
         except Exception as error:
-            return rpc.response(status=status_of(error, rpc.name))
+            found = rpc.response(status=status_of(error, call, rpc.name))
+        if found.status.code != Code.OK:
+            entries = getattr(found, "entries", ())
+            told(call, rpc.name, found.status, *(entry.status for entry in entries))
+        return found
 
     return answer
 
@@ -130,9 +158,39 @@ def streamed(rpc: Rpc, serve: Stream) -> Stream:
     """The call, with an error as its last answer."""
 
     async def answer(call: GrpcCall, request: Any, write: Write) -> None:
+        async def tell(part: Any) -> None:
+            if part.WhichOneof("content") == "status":
+                told(call, rpc.name, part.status)
+            await write(part)
+
         try:
-            await serve(call, request, write)
+            await serve(call, request, tell)
         except Exception as error:
-            await write(rpc.response(status=status_of(error, rpc.name)))
+            await tell(rpc.response(status=status_of(error, call, rpc.name)))
 
     return answer
+
+
+def talked(rpc: Rpc, serve: Dialogue) -> Dialogue:
+    """The call, with an error as its last answer and as its end: Node's client reads the first,
+    others wait until they hear of the second."""
+
+    async def answer(call: GrpcCall, read: Read, write: Write) -> None:
+        try:
+            await serve(call, read, write)
+        except Exception as error:
+            found = status_of(error, call, rpc.name)
+            told(call, rpc.name, found)
+            await write(rpc.response(status=found))
+            raise CallFailed(_grpc_status(found.code), found.message) from error
+
+    return answer
+
+
+def _grpc_status(code: int) -> GrpcStatus:
+    """gRPC's own status for a call that ends with this code."""
+    if code in UNAVAILABLE:
+        return GrpcStatus.UNAVAILABLE
+    if code == Code.NOT_IMPLEMENTED:
+        return GrpcStatus.UNIMPLEMENTED
+    return GrpcStatus.INVALID_ARGUMENT if 40000 <= code < 50000 else GrpcStatus.INTERNAL

@@ -15,12 +15,12 @@ from saturnmq.gateway import v2
 from saturnmq.gateway.addresses import Addresses
 from saturnmq.gateway.calls import GrpcCall, Read, Write
 from saturnmq.gateway.checks import group_of, topic_of
-from saturnmq.gateway.clients import CONSUMERS, Client, Clients
+from saturnmq.gateway.clients import Client, Clients
 from saturnmq.gateway.codes import NOT_MASTER, OK, CallRefused, Code
 from saturnmq.gateway.commands import Commands
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.routes import assignments, message_queues
-from saturnmq.gateway.settings import completed
+from saturnmq.gateway.settings import CONSUMERS, check_client_type, completed
 from saturnmq.gateway.topics import Directory, GroupFacts
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SystemBusy
@@ -75,6 +75,7 @@ class MemberCalls:
 
     async def heartbeat(self, call: GrpcCall, request: Any) -> Any:
         client = self._clients.of(call)
+        check_client_type(request.client_type)
         if request.client_type in CONSUMERS and not client.is_consumer:
             client.join(group_of(request.group))
         await self._clients.beat(client)

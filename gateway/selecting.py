@@ -14,10 +14,20 @@ from saturnmq.gateway.settings import POLL_MAX_MS
 from saturnmq.protocol.subscription import SQL_EXPRESSION, TAG_EXPRESSION, Subscription
 from saturnmq.runtime.errors import SaturnError
 
+KINDS = {
+    v2.FilterType.FILTER_TYPE_UNSPECIFIED: TAG_EXPRESSION,
+    v2.FilterType.TAG: TAG_EXPRESSION,
+    v2.FilterType.SQL: SQL_EXPRESSION,
+}
+
 
 def selected_by(topic: str, expression: Any) -> Subscription:
     """CallRefused: the expression cannot be parsed."""
-    kind = SQL_EXPRESSION if expression.type == v2.FilterType.SQL else TAG_EXPRESSION
+    kind = KINDS.get(expression.type)
+    if kind is None:
+        raise CallRefused(
+            Code.ILLEGAL_FILTER_EXPRESSION, f"a filter of type {expression.type} is not known here"
+        )
     try:
         return Subscription.parse(topic, expression.expression or None, 0, kind)
     except SaturnError as error:

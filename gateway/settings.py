@@ -17,12 +17,43 @@ from saturnmq.gateway.checks import milliseconds
 from saturnmq.gateway.codes import CallRefused, Code
 
 Kind: Any = v2.ClientType
-PUSH = frozenset({Kind.PUSH_CONSUMER, Kind.LITE_PUSH_CONSUMER})
+CONSUMERS = frozenset({Kind.PUSH_CONSUMER, Kind.SIMPLE_CONSUMER, Kind.PULL_CONSUMER})
+LITE = frozenset({Kind.LITE_PUSH_CONSUMER, Kind.LITE_SIMPLE_CONSUMER})
 BATCH = 32
 POLL_MIN_MS, POLL_MAX_MS = 5_000, 20_000
 SEND_ATTEMPTS = 3
 DELAYS_S = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
 """The waits between deliveries: the delay levels of RocketMQ."""
+
+
+def no_lite_topics() -> CallRefused:
+    """The error of all that needs lite topics."""
+    return CallRefused(
+        Code.NOT_IMPLEMENTED, "there are no lite topics here: use a push or a simple consumer"
+    )
+
+
+def check_client_type(kind: int) -> None:
+    """CallRefused: clients of this type are not served."""
+    if kind in LITE:
+        raise no_lite_topics()
+    if kind not in CONSUMERS and kind != Kind.PRODUCER:
+        raise CallRefused(
+            Code.UNRECOGNIZED_CLIENT_TYPE,
+            f"client_type is {kind}: a client is a producer, or a push, simple or pull consumer",
+        )
+
+
+def check_settings(asked: Any) -> None:
+    """CallRefused: they are those of no client."""
+    check_client_type(asked.client_type)
+    wanted = "publishing" if asked.client_type == Kind.PRODUCER else "subscription"
+    found = asked.WhichOneof("pub_sub") or "neither publishing nor subscription"
+    if found != wanted:
+        raise CallRefused(
+            Code.BAD_REQUEST,
+            f"the settings of a {Kind(asked.client_type).name} need {wanted}; they have {found}",
+        )
 
 
 def polling_ms(wanted_ms: int) -> int:
@@ -31,31 +62,26 @@ def polling_ms(wanted_ms: int) -> int:
 
 
 def completed(asked: Any, *, body_max: int, attempts: int, fifo: bool) -> Any:
-    """The settings for a client that sent these. `attempts`: how often its group gets a message.
-    CallRefused: they are those of no client."""
+    """The settings for a client that sent these, which `check_settings` has seen. `attempts`: how
+    often its group gets a message."""
     found = v2.Settings()
     found.CopyFrom(asked)
     found.metric.Clear()
     found.metric.on = False
-    match asked.WhichOneof("pub_sub"):
-        case "publishing":
-            found.backoff_policy.CopyFrom(_sending())
-            found.publishing.max_body_size = body_max
-            found.publishing.validate_message_type = True
-        case "subscription":
-            language = asked.user_agent.language
-            found.backoff_policy.CopyFrom(_delivering(attempts, language))
-            subscription = found.subscription
-            subscription.fifo = fifo
-            subscription.receive_batch_size = BATCH
-            poll_ms = POLL_MAX_MS
-            if asked.client_type not in PUSH and subscription.HasField("long_polling_timeout"):
-                poll_ms = polling_ms(milliseconds(subscription.long_polling_timeout))
-            subscription.long_polling_timeout.FromMilliseconds(poll_ms)
-        case _:
-            raise CallRefused(
-                Code.BAD_REQUEST, "the settings have neither publishing nor subscription"
-            )
+    if asked.client_type == Kind.PRODUCER:
+        found.backoff_policy.CopyFrom(_sending())
+        found.publishing.max_body_size = body_max
+        found.publishing.validate_message_type = True
+        return found
+    found.backoff_policy.CopyFrom(_delivering(attempts, asked.user_agent.language))
+    subscription = found.subscription
+    subscription.fifo = fifo
+    subscription.receive_batch_size = BATCH
+    poll_ms = POLL_MAX_MS
+    is_pushed = asked.client_type == Kind.PUSH_CONSUMER
+    if not is_pushed and subscription.HasField("long_polling_timeout"):
+        poll_ms = polling_ms(milliseconds(subscription.long_polling_timeout))
+    subscription.long_polling_timeout.FromMilliseconds(poll_ms)
     return found
 
 

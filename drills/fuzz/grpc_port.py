@@ -13,8 +13,10 @@ import random
 import re
 import zlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+from google.protobuf.message import DecodeError
 from saturnmq.drills.fuzz import http2 as h2
 from saturnmq.drills.fuzz.http2 import ParsedFrame, call, frame, message, reset, settings, window
 from saturnmq.drills.fuzz.inprocess import Violation
@@ -35,6 +37,7 @@ ANSWERED_S = 5.0  # of virtual time
 HELD_MAX = 64 << 10  # bytes for tables of the broker, and the client that behaves well
 WAITS_S = 0.001, 0.02, 1.0, 45.0
 UNFORESEEN = re.compile(r"^[A-Za-z]*(Error|Exception|Exit|Iteration): ")
+UNFORESEEN_CODES = {v2.Code.INTERNAL_ERROR, v2.Code.INTERNAL_SERVER_ERROR}
 NUMBERS = 0, 1, 2, 3, 9, 0x7FFFFFFF, 0xFFFFFFFF
 TIMEOUTS = "3S", "0n", "99999999H", "1", "", "-1S", "1s", "S", "123456789m", "\xb2m"
 QUEUE = v2.MessageQueue(topic=v2.Resource(name="T"), broker=v2.Broker(name="broker-a"))
@@ -183,6 +186,8 @@ def _refusals(frames: list[ParsedFrame]) -> set[str]:
     """The status of each call that was answered."""
     found = set()
     for each in frames:
+        if each.kind == h2.DATA:
+            _check_answer(each.payload)
         if each.kind == h2.HEADERS:
             headers = h2.answer_headers(each.payload)
             text = headers.get("grpc-message", "")
@@ -190,6 +195,18 @@ def _refusals(frames: list[ParsedFrame]) -> set[str]:
                 raise Violation(f"an unforeseen error: {text}")
             found |= {headers["grpc-status"]} if "grpc-status" in headers else set()
     return found
+
+
+def _check_answer(payload: bytes) -> None:
+    """Look at the status of an answer, the first field of most. Violation: nobody foresaw it."""
+    answer = v2.HeartbeatResponse()  # it has that field alone, and takes others as unknown
+    try:
+        answer.MergeFromString(payload[5:])
+    except DecodeError:  # another field, or a part of an answer
+        return
+    status = answer.status
+    if status.code in UNFORESEEN_CODES and UNFORESEEN.match(status.message):
+        raise Violation(f"an unforeseen error: {status.message}")
 
 
 # right requests
@@ -365,6 +382,55 @@ def dribble(rng: random.Random) -> list[bytes]:
     return parts + ([frame(h2.DATA, 1, 1)] if rng.random() < 0.3 else [])
 
 
+@cache
+def _large_requests() -> list[tuple[str, bytes]]:
+    """Requests with more, or longer, of something than is allowed."""
+    body = v2.SendMessageRequest.FromString(REQUESTS["SendMessage"])
+    body.messages[0].body = bytes(5 << 20)
+    text = v2.SendMessageRequest.FromString(REQUESTS["SendMessage"])
+    text.messages[0].system_properties.trace_context = "x" * (2 << 20)
+    many = v2.SendMessageRequest.FromString(REQUESTS["SendMessage"])
+    many.messages.extend([many.messages[0]] * 10_000)
+    acks = v2.AckMessageRequest(group=GROUP, topic=v2.Resource(name="T"))
+    acks.entries.extend([v2.AckMessageEntry(receipt_handle="1 2 3 4 0 broker-a 0 0 0")] * 10_000)
+    name = v2.QueryRouteRequest(topic=v2.Resource(name="x" * (3 << 20)))
+    told = v2.TelemetryCommand.FromString(REQUESTS["Telemetry"])
+    told.settings.subscription.subscriptions.extend([v2.SubscriptionEntry()] * 30_000)
+    found = [("SendMessage", each) for each in (body, text, many)]
+    found += [("AckMessage", acks), ("QueryRoute", name), ("Telemetry", told)]
+    return [(name, each.SerializeToString()) for name, each in found]
+
+
+def large(rng: random.Random) -> list[bytes]:
+    """A request that is too large in itself."""
+    name, data = rng.choice(_large_requests())
+    whole = message(data)
+    frames = [frame(h2.DATA, 0, 1, whole[at : at + 16_384]) for at in range(0, len(whole), 16_384)]
+    parts = [b"".join(frames[at : at + 16]) for at in range(0, len(frames), 16)]
+    head = [_greeting(rng), call(1, PATH + name, None, **CLIENT)]
+    return [*head, *parts, frame(h2.DATA, h2.END_STREAM, 1)]
+
+
+def conversations(rng: random.Random) -> list[bytes]:
+    """Commands over one Telemetry stream that no client gives in this order, or at all."""
+    settings_ = [v2.Settings(client_type=kind) for kind in range(8)]
+    for each in settings_[:4]:
+        rng.choice((each.publishing, each.subscription.group)).SetInParent()
+    commands = [v2.TelemetryCommand(settings=each) for each in settings_]
+    commands += [
+        v2.TelemetryCommand.FromString(REQUESTS["Telemetry"]),
+        v2.TelemetryCommand(),
+        v2.TelemetryCommand(thread_stack_trace=v2.ThreadStackTrace(nonce="1")),
+        v2.TelemetryCommand(verify_message_result=v2.VerifyMessageResult(nonce="1")),
+        v2.TelemetryCommand(reconnect_endpoints_command=v2.ReconnectEndpointsCommand(nonce="1")),
+        v2.TelemetryCommand(status=v2.Status(code=v2.Code.OK)),
+    ]
+    parts = [_greeting(rng), call(1, f"{PATH}Telemetry", None, **CLIENT)]
+    for each in rng.choices(commands, k=rng.randrange(1, 12)):
+        parts.append(frame(h2.DATA, 0, 1, message(each.SerializeToString())))
+    return parts + ([frame(h2.DATA, h2.END_STREAM, 1)] if rng.random() < 0.5 else [])
+
+
 def hoards(rng: random.Random) -> list[bytes]:
     """Requests that hold much and end never."""
     streams = range(1, 2 * rng.choice((2, 20)), 2)
@@ -381,4 +447,5 @@ Way = Callable[[random.Random], list[bytes]]
 WAYS: tuple[Way, ...] = (
     *(garbage, odd_frames, odd_frames, odd_frames, spoiled_session, spoiled_session, odd_calls),
     *(odd_calls, odd_calls, resets, endless_headers, floods, untaken, dribble, hoards),
+    *(large, conversations),
 )

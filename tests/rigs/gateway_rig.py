@@ -8,7 +8,7 @@ from typing import Any
 
 from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
-from saturnmq.gateway.calls import CLIENT_ID, LANGUAGE, GrpcCall
+from saturnmq.gateway.calls import CLIENT_ID, LANGUAGE, REQUEST_ID, GrpcCall
 from saturnmq.gateway.gateway import Gateway
 from saturnmq.nameserver.gateway_node import NameserverNode
 from saturnmq.nameserver.server import NameServer
@@ -48,12 +48,13 @@ class Caller:
     gateway: Gateway
     client_id: str = "host@1@0@abc"
     language: str = "JAVA"
+    request_id: str = ""
     sent: int = 0
     told: list[Any] = field(default_factory=list)  # over its Telemetry stream
     says: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
 
     def call(self, seconds: float | None = 3.0) -> GrpcCall:
-        metadata = {CLIENT_ID: self.client_id, LANGUAGE: self.language}
+        metadata = {CLIENT_ID: self.client_id, LANGUAGE: self.language, REQUEST_ID: self.request_id}
         metadata = {key: value for key, value in metadata.items() if value}
         deadline = None if seconds is None else self.world.loop.time() + seconds
         return GrpcCall("10.1.1.1:4711", metadata, deadline)
@@ -267,3 +268,38 @@ async def _is_in_route(slave: Broker) -> bool:
     except TopicNotExist:
         return False
     return found is not None and slave.address in found.addresses.values()
+
+
+NODES = "the owner", "another broker", "a nameserver"
+
+
+async def everywhere(world: World) -> tuple[list[Broker], dict[str, Caller]]:
+    """Two brokers with a topic for each type of messages, and a client of each of NODES; the owner
+    is broker-0."""
+    machine = world.node("nameserver")
+    server = NameServer(machine, machine.ip, 9876)
+    await server.start()
+    brokers, callers = [], {}
+    for number, name in enumerate(NODES[:2]):
+        broker = await world.broker(
+            new_disk(number + 1), broker_name=f"broker-{number}", nameservers=(server.address,)
+        )
+        await world.until(lambda broker=broker: broker.messaging.popping.serves)
+        for topic in ("NORMAL", "FIFO", "DELAY", "TRANSACTION"):
+            await create_topic(world, broker, topic, topic)
+        address = f"10.9.9.{number}:8081"
+        broker.offers(address)
+        callers[name] = Caller(world, Gateway(broker._runtime, broker, address))
+        brokers.append(broker)
+    gateway = Gateway(machine, NameserverNode(machine, server), f"{machine.ip}:8081")
+    callers[NODES[2]] = Caller(world, gateway)
+    for topic in ("NORMAL", "FIFO", "DELAY", "TRANSACTION"):
+        await world.until(lambda topic=topic: _are_told(server, topic))
+    return brokers, callers
+
+
+def _are_told(server: NameServer, topic: str) -> bool:
+    try:
+        return len(server.routes.route(topic).queues) == 2
+    except TopicNotExist:
+        return False

@@ -23,7 +23,7 @@ from saturnmq.gateway.handles import (
 )
 from saturnmq.gateway.messages import check_digest, send_request, type_of
 from saturnmq.gateway.routes import assignments, endpoints, message_queues, types_of
-from saturnmq.gateway.settings import completed
+from saturnmq.gateway.settings import check_settings, completed
 from saturnmq.gateway.topics import TopicFacts
 from saturnmq.protocol.pop_handle import PopHandle
 from saturnmq.protocol.properties import decode_properties
@@ -262,10 +262,26 @@ def test_a_simple_consumer_keeps_its_time_of_waiting_within_bounds(asked_s, foun
     assert found.subscription.long_polling_timeout.seconds == found_s
 
 
-def test_settings_of_no_kind_are_refused() -> None:
-    asked = v2.Settings(client_type=v2.ClientType.PRODUCER)
-    refused = refusal_of(lambda: completed(asked, body_max=1, attempts=1, fifo=False))
-    assert refused == Code.BAD_REQUEST
+@pytest.mark.parametrize(
+    ("kind", "part", "code"),
+    [
+        (None, "publishing", Code.UNRECOGNIZED_CLIENT_TYPE),
+        (0, "publishing", Code.UNRECOGNIZED_CLIENT_TYPE),
+        (77, "subscription", Code.UNRECOGNIZED_CLIENT_TYPE),
+        (1, None, Code.BAD_REQUEST),
+        (1, "subscription", Code.BAD_REQUEST),
+        (2, "publishing", Code.BAD_REQUEST),
+        (3, "publishing", Code.BAD_REQUEST),
+        (4, None, Code.BAD_REQUEST),
+        (5, "subscription", Code.NOT_IMPLEMENTED),
+        (6, "subscription", Code.NOT_IMPLEMENTED),
+    ],
+)
+def test_settings_of_no_client_are_refused(kind, part, code) -> None:
+    asked = v2.Settings(client_type=kind)
+    if part is not None:
+        getattr(asked, part).SetInParent()
+    assert refusal_of(lambda: check_settings(asked)) == code
 
 
 # routes

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -322,6 +324,25 @@ def test_a_client_that_cannot_be_asked_or_does_not_answer_is_an_error_in_time() 
         assert reset.code != 0
 
     run(body)
+
+
+def test_no_client_is_told_to_reconnect(tmp_path: Path) -> None:
+    """It would connect to a node that has gone, and Node's may end with it: HTTP/2 says it."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        async with opened(runtime, tmp_path) as node:
+            stream = node.method("Telemetry")(metadata=((CLIENT_ID, "client"),))
+            await stream.write(settings_of(v2.ClientType.PUSH_CONSUMER))
+            told = [await stream.read() for _ in range(2)]
+            await node.gateway.health.end()
+            await node.door.close()
+            with contextlib.suppress(grpc.aio.AioRpcError):
+                while (command := await stream.read()) != grpc.aio.EOF:
+                    told.append(command)
+            assert await stream.code() != grpc.StatusCode.OK
+            assert {each.WhichOneof("command") for each in told} == {"settings"}
+
+    run_natively(body)
 
 
 # before the gateway serves
