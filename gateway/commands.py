@@ -14,8 +14,8 @@ that ends says so by GOAWAY, to all of them. What it does (clients' sources, Aug
 | client | its answer |
 |---|---|
 | Java to 5.2.1, Go | a flag is set that the client does not read |
-| Java, newer | its connection ends with all calls on it, and the stream opens again after a second |
-| Node | the old stream loses its listeners: if it fails then, an error without listener ends the process |
+| Java, newer | another connection; the stream is cancelled, and opened again after a second |
+| Node | another stream; the old one has no listeners then, and if it fails the process ends |
 | others | none |
 """
 

@@ -50,6 +50,8 @@ class MemberCalls:
     async def query_route(self, call: GrpcCall, request: Any) -> Any:
         client = self._clients.of(call)
         facts = await self._directory.topic(topic_of(request.topic))
+        if client.topics and not client.is_consumer:  # Java's and Python's fail without such queues
+            facts.writable()
         endpoints_of = await self._addresses.of(
             client.language, request.endpoints, facts, is_secure=call.is_secure
         )

@@ -27,7 +27,7 @@ from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.recall_handle import decode_handle
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import SaturnError, TopicNotExist, error_for
+from saturnmq.runtime.errors import SaturnError, error_for
 
 MESSAGES_MAX = 1000  # of one call
 ANY_QUEUE = -1
@@ -172,8 +172,6 @@ class Sending:
         if type_of(message) == Type.FIFO:
             return facts.place_of(message.system_properties.message_group)
         brokers = sorted({broker for broker, _ in facts.writable()})
-        if not brokers:
-            raise TopicNotExist("no queue takes messages now")
         if self._node.broker_name in brokers:
             return self._node.broker_name, ANY_QUEUE
         self._turn += 1

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from saturnmq.gateway.codes import NOT_MASTER
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
 from saturnmq.gateway.routes import types_of, with_master
@@ -25,6 +26,7 @@ from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
     GroupNotExist,
+    NoPermission,
     SaturnError,
     SystemBusy,
     SystemError_,
@@ -114,27 +116,34 @@ class TopicFacts:
         return None if found is None else found.master
 
     def any_broker(self) -> str:
-        """A broker with queues of the topic. TopicNotExist: there is none now."""
+        """A broker with queues of the topic. SaturnError: there is none now."""
         for data in with_master(self.route):
             if data.readable:
                 return data.broker_name
-        raise TopicNotExist("no queue can be read now")
+        raise self._without("read")
 
     def writable(self) -> list[tuple[str, int]]:
-        """The queues that take messages, in their order."""
-        return [
+        """The queues that take messages, in their order. SaturnError: there is none now."""
+        found = [
             (data.broker_name, queue_id)
             for data in with_master(self.route)
             if data.writable
             for queue_id in range(data.write_queues)
         ]
+        if not found:
+            raise self._without("written")
+        return found
+
+    def _without(self, use: str) -> SaturnError:
+        """The reason why no queue can be used so."""
+        if any(data.master for data in self.route.brokers):
+            return NoPermission(f"no queue of the topic can be {use} now")
+        return SystemBusy(f"{NOT_MASTER}no broker of the topic has a master now; try again")
 
     def place_of(self, message_group: str) -> tuple[str, int]:
         """The queue of a message group, that of a sharding key (client/producer/placing.py). So a
         group has one owner in the cluster, whichever broker a client chose for its messages."""
         queues = self.writable()
-        if not queues:
-            raise TopicNotExist("no queue takes messages now")
         return queues[abs(jhash(message_group)) % len(queues)]
 
 

@@ -7,7 +7,8 @@ import asyncio
 from typing import Any
 
 import pytest
-from gateway_rig import Caller, Code, create_group, create_topic, served
+from gateway_rig import NODES, Caller, Code, create_group, create_topic, everywhere, served
+from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
 from saturnmq.gateway.calls import CLIENT_ID, GrpcCall
 from saturnmq.protocol.codes import RequestCode
@@ -115,6 +116,105 @@ def test_a_topic_that_nobody_can_read_is_an_error_and_no_empty_assignment() -> N
         assert (await remote.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, config)).code == 0
         answer = await caller.ask("QueryAssignment", topic=T, group=v2.Resource(name="G"))
         assert (answer.status.code, list(answer.assignments)) == (Code.FORBIDDEN, [])
+
+    run(body)
+
+
+def test_a_topic_that_cannot_be_written_is_an_error_for_producers_alone() -> None:
+    """Java's producer raises IllegalArgumentException for a route without a queue to write, and
+    Python's divides by zero; with an error they keep the route that they have, and get the code of
+    the fault for their sends."""
+
+    async def body(world: World) -> None:
+        broker, caller = await served(world)
+        asked = v2.Settings(client_type=v2.ClientType.PRODUCER)
+        asked.publishing.topics.add(name="T")
+        await settings_of(world, caller, asked)
+        assert (await caller.ask("QueryRoute", topic=T)).status.code == Code.OK
+        await read_only(world, broker)
+        answer = await caller.ask("QueryRoute", topic=T)
+        assert (answer.status.code, list(answer.message_queues)) == (Code.FORBIDDEN, [])
+        assert (await caller.send(caller.message(b"a"))).status.code == Code.FORBIDDEN
+        consumer = Caller(world, caller.gateway, "consumer")
+        route = await consumer.ask("QueryRoute", topic=T)
+        assert {queue.permission for queue in route.message_queues} == {v2.Permission.READ}
+
+    run(body)
+
+
+async def read_only(world: World, broker: Broker) -> None:
+    """Let the topic be read and not written."""
+    remote = await world.connect(broker.address)
+    config = {
+        "topic": "T",
+        "defaultTopic": "TBW102",
+        "readQueueNums": 4,
+        "writeQueueNums": 4,
+        "perm": 4,
+        "topicFilterType": "SINGLE_TAG",
+    }
+    assert (await remote.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, config)).code == 0
+    await asyncio.sleep(2)  # the gateway keeps its facts for a second
+
+
+def test_a_broker_that_has_gone_is_not_named() -> None:
+    """Rust's client panics if it cannot reach a broker of its route; Node's leaves it out for
+    ever."""
+
+    async def body(world: World) -> None:
+        brokers, callers = await everywhere(world)
+        normal = v2.Resource(name="NORMAL")
+        await brokers[1].close()
+        await asyncio.sleep(3)  # the connection to the nameserver broke: nobody waits for a timeout
+        for name in (NODES[0], NODES[2]):
+            route = await callers[name].ask("QueryRoute", topic=normal)
+            assert {queue.broker.name for queue in route.message_queues} == {"broker-0"}
+
+    run(body)
+
+
+def test_a_stream_that_ends_by_its_deadline_is_taken_up_by_the_next_one() -> None:
+    """C++'s client gives its stream a deadline of an hour, and opens another one a second later:
+    the messages that it works on stay its own, and questions reach it over the newest stream.
+    Here a stream lives for five minutes: longer than a silent client is known."""
+
+    async def body(world: World) -> None:
+        changes = {"transaction_check_ms": 100_000, "transaction_timeout_ms": 310_000}
+        broker, caller = await served(world, **changes)
+        await create_topic(world, broker, "X", "TRANSACTION")
+        producer = Caller(world, caller.gateway, "producer", "CPP")
+        consuming, producing = v2.Settings(client_type=2), v2.Settings(client_type=1)
+        consuming.subscription.group.name = "G"
+        producing.publishing.topics.add(name="X")
+        pairs = ((caller, consuming), (producer, producing))
+
+        async def a_life() -> None:
+            streams = []
+            for each, asked in pairs:
+                each.told.clear()
+                streams.append(each.open_telemetry())
+                each.says.put_nowait(v2.TelemetryCommand(settings=asked))
+                await world.until(lambda each=each: len(each.told) == 2)
+            for _ in range(30):
+                await asyncio.sleep(10)
+                for each, asked in pairs:
+                    beat = {"client_type": asked.client_type, "group": v2.Resource(name="G")}
+                    assert (await each.ask("Heartbeat", **beat)).status.code == Code.OK
+            for stream in streams:
+                stream.cancel()
+            await asyncio.gather(*streams, return_exceptions=True)
+            await asyncio.sleep(1)
+
+        await caller.send(caller.message(b"a"))
+        got = await caller.receive(auto_renew=True, invisible_ms=None)
+        half = producer.message(b"t", "X", message_type=v2.MessageType.TRANSACTION)
+        assert (await producer.send(half)).status.code == Code.OK
+        await a_life()
+        assert (await caller.receive()).code == Code.MESSAGE_NOT_FOUND  # nobody else gets it
+        await a_life()
+        asked = [each.WhichOneof("command") for each in producer.told]
+        assert asked[:3] == ["settings", "settings", "recover_orphaned_transaction_command"]
+        assert (await caller.ack(*got.messages)).status.code == Code.OK
 
     run(body)
 
