@@ -28,7 +28,7 @@ from typing import Any
 
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
-from saturnmq.gateway.routes import EndpointsOf, endpoints
+from saturnmq.gateway.routes import EndpointsOf, endpoints, speaker
 from saturnmq.gateway.topics import ASK_S, FreshFacts, TopicFacts
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
@@ -87,7 +87,8 @@ class Addresses:
                 queue.broker.endpoints.CopyFrom(access_point)
 
     async def _master_of(self, data: BrokerData) -> list[str]:
-        return [await self._gateway(data.master) or self._own] if data.master else [self._own]
+        address = speaker(data)
+        return [await self._gateway(address) or self._own] if address else [self._own]
 
     async def _all_of(self, data: BrokerData) -> list[str]:
         """The gateways of all nodes of a broker, and of those that were its nodes lately."""

@@ -16,14 +16,13 @@ from saturnmq.gateway.addresses import Addresses
 from saturnmq.gateway.calls import GrpcCall, Read, Write
 from saturnmq.gateway.checks import group_of, topic_of
 from saturnmq.gateway.clients import Client, Clients
-from saturnmq.gateway.codes import NOT_MASTER, OK, CallRefused, Code
+from saturnmq.gateway.codes import OK
 from saturnmq.gateway.commands import Commands
 from saturnmq.gateway.node import GatewayNode
-from saturnmq.gateway.routes import assignments, message_queues
+from saturnmq.gateway.routes import assignments, is_read_only, message_queues
 from saturnmq.gateway.settings import CONSUMERS, check_client_type, completed
 from saturnmq.gateway.topics import Directory, GroupFacts
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import SystemBusy
 
 AGAIN_S = 1.0
 
@@ -50,14 +49,14 @@ class MemberCalls:
     async def query_route(self, call: GrpcCall, request: Any) -> Any:
         client = self._clients.of(call)
         facts = await self._directory.topic(topic_of(request.topic))
-        if client.topics and not client.is_consumer:  # Java's and Python's fail without such queues
-            facts.writable()
         endpoints_of = await self._addresses.of(
             client.language, request.endpoints, facts, is_secure=call.is_secure
         )
         queues = message_queues(request.topic, facts.route, facts.types, endpoints_of)
         if not queues:  # with an empty list clients would drop the route that they have
-            raise SystemBusy(f"{NOT_MASTER}no broker of the topic has a master now; try again")
+            raise facts.lacks("read")
+        if client.topics and not client.is_consumer and all(map(is_read_only, queues)):
+            raise facts.lacks("written")  # Java's and Python's producers fail without such queues
         self._addresses.hold(client.language, request.endpoints, queues)
         return v2.QueryRouteResponse(status=OK, message_queues=queues)
 
@@ -70,7 +69,7 @@ class MemberCalls:
         )
         found = assignments(request.topic, facts.route, facts.types, endpoints_of, fifo=group.fifo)
         if not found:  # an empty list would make clients drop what they have
-            raise CallRefused(Code.FORBIDDEN, "no queue of the topic can be read now")
+            raise facts.lacks("read")
         return v2.QueryAssignmentResponse(status=OK, assignments=found)
 
     # clients

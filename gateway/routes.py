@@ -1,9 +1,11 @@
 """Routes of Remoting as queues of the API. Pure.
 
 One address for each broker, IPv4 if it is one, because clients fail on other shapes; Go's alone is
-told several (addresses.py). Only brokers with a master are named, under id 0: Go's and Rust's
-producers send to whatever is named. The order is the same at every node and every time, because
-clients place messages of a group by the position of a queue.
+told several (addresses.py). Only masters are named, under id 0: Go's and Rust's producers send to
+whatever is named. While no broker of a topic has a master, its slaves stand for them: a client that
+starts meanwhile gets a route, and one of them is the next master or sends on to it. The order is
+the same at every node and every time, because clients place messages of a group by the position of
+a queue.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from zlib import crc32
 from saturnmq.gateway import v2
 from saturnmq.gateway.messages import TYPES, Type
 from saturnmq.protocol.message_types import MESSAGE_TYPE, MIXED, NORMAL
-from saturnmq.protocol.route import QueueData, TopicConfig, TopicRoute
+from saturnmq.protocol.route import BrokerData, QueueData, TopicConfig, TopicRoute
 from saturnmq.runtime.door import split_address
 
 Scheme: Any = v2.AddressScheme
@@ -47,9 +49,25 @@ def types_of(config: TopicConfig | None) -> list[int]:
 
 def with_master(route: TopicRoute) -> list[QueueData]:
     """The parts of a route whose brokers have a master, in the order of their names."""
-    masters = {data.broker_name for data in route.brokers if data.master}
-    found = (data for data in route.queues if data.broker_name in masters)
+    return _of_brokers(route, {data.broker_name for data in route.brokers if data.master})
+
+
+def told(route: TopicRoute) -> list[QueueData]:
+    """The parts of a route that clients are told: those whose brokers have a master or, if none
+    has, those whose brokers have a node at all."""
+    return with_master(route) or _of_brokers(
+        route, {data.broker_name for data in route.brokers if data.addresses}
+    )
+
+
+def _of_brokers(route: TopicRoute, names: set[str]) -> list[QueueData]:
+    found = (data for data in route.queues if data.broker_name in names)
     return sorted(found, key=lambda data: data.broker_name)
+
+
+def speaker(broker: BrokerData) -> str | None:
+    """The address of the node that stands for a broker: its master, or else its first slave."""
+    return broker.addresses[min(broker.addresses)] if broker.addresses else None
 
 
 def _queues(data: QueueData) -> Iterator[tuple[int, int]]:
@@ -69,9 +87,14 @@ def message_queues(
     """All queues of a topic."""
     return [
         _queue(topic, data.broker_name, queue_id, permission, types, endpoints_of)
-        for data in with_master(route)
+        for data in told(route)
         for queue_id, permission in _queues(data)
     ]
+
+
+def is_read_only(queue: Any) -> bool:
+    """Whether producers cannot use this queue."""
+    return bool(queue.permission == Permission.READ)
 
 
 def assignments(

@@ -120,7 +120,7 @@ class TopicFacts:
         for data in with_master(self.route):
             if data.readable:
                 return data.broker_name
-        raise self._without("read")
+        raise self.lacks("read")
 
     def writable(self) -> list[tuple[str, int]]:
         """The queues that take messages, in their order. SaturnError: there is none now."""
@@ -131,10 +131,10 @@ class TopicFacts:
             for queue_id in range(data.write_queues)
         ]
         if not found:
-            raise self._without("written")
+            raise self.lacks("written")
         return found
 
-    def _without(self, use: str) -> SaturnError:
+    def lacks(self, use: str) -> SaturnError:
         """The reason why no queue can be used so."""
         if any(data.master for data in self.route.brokers):
             return NoPermission(f"no queue of the topic can be {use} now")

@@ -237,12 +237,12 @@ async def two(world: World, kind: str = "NORMAL", **changes: Any) -> list[tuple[
 
 
 async def with_slave(
-    world: World, nameserver: str, kind: str = "NORMAL", **changes: Any
+    world: World, nameserver: str, kind: str = "NORMAL", role: str = "SYNC_MASTER", **changes: Any
 ) -> tuple[Broker, Broker, Caller]:
     """A master with topic T, its slave, which has the master's tables and is in the route, and a
     client of the slave's gateway."""
     changes["nameservers"] = (nameserver,)
-    master = await world.broker(role="SYNC_MASTER", alone=True, **changes)
+    master = await world.broker(role=role, alone=role == "SYNC_MASTER", **changes)
     await world.until(lambda: master.messaging.popping.serves)
     slave = await world.broker(
         new_disk(2),

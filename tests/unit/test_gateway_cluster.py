@@ -6,8 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from gateway_rig import Code, create_group, two, with_slave
+from gateway_rig import Caller, Code, create_group, two, with_slave
 from saturnmq.gateway import v2
+from saturnmq.gateway.gateway import Gateway
+from saturnmq.nameserver.gateway_node import NameserverNode
+from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.epochs import TERM
 from world_rig import World, run
 
 
@@ -245,5 +250,57 @@ def test_a_broker_that_answers_nonsense_is_an_error_of_the_call_alone(reply, mon
         assert len(here.gateway._receiving.renewals) == 0
         monkeypatch.undo()
         assert (await here.send(here.message(b"y"))).status.code == Code.OK
+
+    run(body)
+
+
+@pytest.mark.parametrize("language", ["JAVA", "GOLANG", "RUST"])
+def test_while_there_is_no_master_a_client_starts_at_its_slave_and_goes_on_with_it(
+    language: str,
+) -> None:
+    """A route that names nobody is an error, with which Java's and C#'s clients do not start."""
+
+    async def body(world: World) -> None:
+        machine = world.node("nameserver")
+        server = NameServer(machine, machine.ip, 9876)
+        await server.start()
+        master, slave, beside = await with_slave(world, server.address, role="ASYNC_MASTER")
+        slave.offers("10.9.9.8:8081")
+        await beside.send(beside.message(b"before"))
+        marks = slave.store.watermarks
+        await world.until(lambda: marks.dispatched == master.store.watermarks.appended)
+        await master.close()
+        await world.until(lambda: 0 not in server.routes.addresses("broker-a"))
+        await asyncio.sleep(2)  # gateways keep their facts for a second
+        gateway = Gateway(machine, NameserverNode(machine, server), f"{machine.ip}:8081")
+        producer, consumer = (
+            Caller(world, gateway, name, language) for name in ("producer", "consumer")
+        )
+        topic, group = v2.Resource(name="T"), v2.Resource(name="G")
+        for caller in (producer, consumer, beside):
+            route = await caller.ask("QueryRoute", topic=topic)
+            assert route.status.code == Code.OK
+            places = {place(queue) for queue in route.message_queues}
+            assert places == {("broker-a", number, "10.9.9.8") for number in range(4)}
+            assert {queue.broker.id for queue in route.message_queues} == {0}
+        # Consumers keep what they have: a slave cannot say who has which message.
+        for caller, code in ((consumer, Code.TOO_MANY_REQUESTS), (beside, Code.HA_NOT_AVAILABLE)):
+            assigned = await caller.ask("QueryAssignment", topic=topic, group=group)
+            assert (assigned.status.code, list(assigned.assignments)) == (code, [])
+        there = Caller(world, beside.gateway, "producer")
+        refused = await there.send(there.message(b"too early"))
+        assert refused.status.code == Code.HA_NOT_AVAILABLE
+        operator = await world.connect(slave.address)
+        forced = {"epoch": 2 * TERM, "force": "true", "insist": "true"}
+        assert (await operator.ask(RequestCode.PROMOTE, forced)).code == 0
+        await world.until(lambda: slave.messaging.popping.serves)
+        async with asyncio.timeout(3):  # it is registered, and the gateway looks once a second
+            while (await there.send(there.message(b"new"))).status.code != Code.OK:
+                await asyncio.sleep(0.2)
+        bodies: list[bytes] = []
+        while got := (await there.receive()).bodies:
+            bodies += got
+        assert sorted(bodies) == [b"before", b"new"]
+        await slave.close()
 
     run(body)
