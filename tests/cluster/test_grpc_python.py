@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
     Message,
     MessageListener,
     Producer,
@@ -24,6 +26,7 @@ from rocketmq import (
     TransactionResolution,
 )
 from rocketmq.grpc_protocol import FilterType
+from rocketmq.v5.exception import IllegalArgumentException, IllegalStateException
 from saturnmq import Admin, PullConsumer
 from saturnmq import Message as OurMessage
 from saturnmq import Producer as OurProducer
@@ -99,6 +102,34 @@ def test_messages_of_the_official_client_are_received_by_it_and_by_ours(cluster)
     assert all(each.properties["n"].encode() == each.body for each in got)
     assert not any(each.corrupted for each in got)
     assert read_by_ours(cluster, "N", 10) == {each.message_id: each.body for each in got}
+
+
+def test_a_body_of_the_very_limit_is_sent_and_received_and_a_larger_one_is_not(cluster) -> None:
+    body = random.Random(1).randbytes(4 << 20)
+    with started(Producer(configuration(cluster), ("N",))) as producer:
+        producer.send(message("N", body))
+        with pytest.raises(IllegalArgumentException, match="max size=4194304"):
+            producer.send(message("N", body + b"x"))
+    with simple(cluster, "large", "N") as consumer:
+        found = []
+        deadline = time.monotonic() + WAIT_S
+        while body not in found and time.monotonic() < deadline:
+            found += [each.body for each in receive(consumer, 1)]
+    assert body in found
+
+
+def test_a_lite_consumer_does_not_start_and_says_why(cluster, caplog) -> None:
+    """It waits for settings for 10 s. With settings that have no quotas it would start, and receive
+    nothing. (Its work after that, at 5.1.1, ends with an error of its own.)"""
+    consumer = LitePushConsumer(configuration(cluster), "lite", "N", Nothing())
+    with pytest.raises((IllegalStateException, AttributeError)):
+        consumer.startup()
+    assert "there are no lite topics here" in caplog.text
+
+
+class Nothing(MessageListener):  # type: ignore[misc]  # the client has no types
+    def consume(self, _: Any) -> Any:
+        return ConsumeResult.SUCCESS
 
 
 def test_tags_and_conditions_select(cluster) -> None:

@@ -13,12 +13,14 @@ import saturnmq
 from gateway_rig import Caller, Code, create_topic, served, with_slave
 from pop_rig import Popper
 from saturnmq.broker.broker import Broker
+from saturnmq.broker.config import BrokerConfig
 from saturnmq.gateway import v2
 from saturnmq.gateway.gateway import Gateway
 from saturnmq.nameserver.gateway_node import NameserverNode
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.batch import encode_batch_item
-from saturnmq.runtime.errors import MessageIllegal
+from saturnmq.protocol.limits import MEMORY_MIN
+from saturnmq.runtime.errors import ConfigError, MessageIllegal
 from served_rig import served as served_on_loopback
 from transactions_rig import COMMIT, end, half, stored
 from world_rig import World, run
@@ -64,6 +66,30 @@ def test_over_remoting_also_with_delays_retries_and_transactions() -> None:
         assert (await stored(world, broker, "%RETRY%G"))[0].body == BODY
         (one,) = await Popper(client).pop(1)
         assert one.body == BODY
+        broker.validate()
+
+    run(body)
+
+
+def test_the_greatest_limit_that_can_be_set_holds_over_both_protocols() -> None:
+    """A frame of Remoting has room for such a message with all of its properties, both ways."""
+
+    async def body(world: World) -> None:
+        most = 16_711_680
+        with pytest.raises(ConfigError, match="maxMessageSize is 16711681"):
+            BrokerConfig(max_message_bytes=most + 1)
+        options = {"store_options": {"commitlog_segment_bytes": 64 << 20}}
+        limits = {"max_message_bytes": most, "memory_budget_bytes": MEMORY_MIN}
+        broker, caller = await served(world, **options, **limits)
+        largest, client = BODY * 4, await world.connect(broker.address)
+        largest = largest[:most]
+        assert (await client.send(largest, p="x" * 32_000)).code == 0
+        assert (await caller.send(caller.message(largest, user=PROPERTIES))).status.code == Code.OK
+        assert largest in bytes((await client.pull(0)).body)
+        bodies: list[bytes] = []
+        while got := (await caller.receive()).bodies:
+            bodies += got
+        assert bodies == [largest] * 2
         broker.validate()
 
     run(body)
