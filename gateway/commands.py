@@ -9,7 +9,7 @@
 The gateway itself answers 307 without stacks. As RocketMQ's proxy it never sends
 `reconnect_endpoints`, which is for clients behind a balancer: they connect to the same address
 again, and none asks for a route. After a hand-over that is the wrong node as before, and a node
-that ends says so by GOAWAY, to all of them. What it does (clients' sources, August 2026):
+that ends says so by GOAWAY, to all of them. The clients' sources of August 2026 show its effects:
 
 | client | its answer |
 |---|---|
