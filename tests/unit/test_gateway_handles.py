@@ -121,7 +121,7 @@ def test_a_dead_letter_at_a_broker_of_rocketmq_is_acknowledged(
         (message,) = (await here.receive(broker="broker-1", poll_ms=5000)).messages
         asked: list[int] = []
 
-        async def ask(_: Peers, __: str, command: Command, ___: float) -> Command:
+        async def ask(_: Peers, __: str, command: Command, *___: Any) -> Command:
             asked.append(command.code)
             if command.code == RequestCode.CONSUMER_SEND_MSG_BACK and not is_there:
                 return command.reply(ResponseCode.SYSTEM_ERROR, "look message by offset failed, 7")
