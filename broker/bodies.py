@@ -18,6 +18,7 @@ from saturnmq.protocol.header_fields import INT32_MIN
 from saturnmq.protocol.headers import CreateTopicHeader
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.retry_policy import retry_policy_of
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.protocol.topics import check_group
@@ -27,7 +28,6 @@ GROUPS_MAX = 1_000  # that one client may belong to
 SUBSCRIPTIONS_MAX = 10_000  # of one group
 QUEUES_LOCKED_MAX = 100_000  # in one request
 RETRY_QUEUES_MAX = 1_024  # of one group
-RETRIES_MAX = 1_000  # delays in a retry policy
 TAGS_MAX = 10_000  # in one expression
 LISTED_MAX = 10_000  # topics or groups of one request
 LISTED = 50  # of them that are read in one step
@@ -254,6 +254,7 @@ def group_settings(data: Mapping[str, Any]) -> dict[str, Any]:
         if name in settings:
             settings[name] = checked.as_integer(settings[name], name, least, most)
     request_modes(settings)
+    retry_policy_of(settings)
     return settings
 
 
@@ -297,7 +298,6 @@ def group(request: Command) -> tuple[str, dict[str, Any]]:
 def _wanted_group(body: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     for name, value in checked.table(body, "attributes").items():
         checked.as_text(value, f"attribute {name}")
-    _check_retry_policy(body)
     return check_group(checked.text(body, "groupName", "")), group_settings(body)
 
 
@@ -333,23 +333,6 @@ def _topic(value: object) -> CreateTopicHeader:
         if row.get(name) is not None:
             fields[name] = str(row[name])
     return CreateTopicHeader.decode(fields)
-
-
-def _check_retry_policy(settings: Mapping[str, Any]) -> None:
-    """MalformedFrame: the `groupRetryPolicy` of a group is of another form. RocketMQ's proxy reads
-    it, and nothing here does."""
-    policy = checked.table(settings, "groupRetryPolicy")
-    kind = checked.text(policy, "type", "CUSTOMIZED")
-    if kind not in ("CUSTOMIZED", "EXPONENTIAL"):
-        raise MalformedFrame(f"the type of groupRetryPolicy is {kind!r:.60}, not one of its two")
-    customized = checked.table(policy, "customizedRetryPolicy")
-    if "next" in customized and not checked.items(customized, "next", RETRIES_MAX):
-        raise MalformedFrame("next of customizedRetryPolicy names no delay")
-    for delay in checked.items(customized, "next", RETRIES_MAX):
-        checked.as_integer(delay, "a delay of next", most=checked.INT64_MAX)
-    exponential = checked.table(policy, "exponentialRetryPolicy")
-    for name in ("initial", "max", "multiplier"):
-        checked.integer(exponential, name, 0, most=checked.INT64_MAX)
 
 
 def _flag(value: object, what: str) -> bool:

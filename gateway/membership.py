@@ -113,9 +113,7 @@ class MemberCalls:
         group = GroupFacts()
         if client.is_consumer:
             group = await self._directory.group(client.group)
-        found = completed(
-            asked, body_max=self._node.body_max, attempts=group.attempts, fifo=group.fifo
-        )
+        found = completed(asked, body_max=self._node.body_max, group=group)
         await self._clients.beat(client)
         return v2.TelemetryCommand(status=OK, settings=found)
 

@@ -70,7 +70,7 @@ class Receiving:
         self._clients = clients
         self._asking = asking
         self._directory = directory
-        self.renewals = Renewals(runtime, self._renewed)
+        self.renewals = Renewals(runtime, self._renewed, self._last_wait)
 
     # receiving
 
@@ -158,7 +158,8 @@ class Receiving:
                 await write(v2.ReceiveMessageResponse(message=given))
                 written += 1
                 if renews:
-                    self.renewals.begin(client, group, str(resource.name), handle)
+                    failures = message.reconsume_times
+                    self.renewals.begin(client, group, str(resource.name), handle, failures)
             await self._end(write)
         except BaseException:
             rest = [handle_of(message) for message in found[written:]]
@@ -206,6 +207,11 @@ class Receiving:
         """Give a message that the server keeps from others another invisible time."""
         group, topic = known.group, known.topic
         return await self._change(None, group, topic, known.handle, invisible_ms, ANSWER_S)
+
+    async def _last_wait(self, known: Renewed) -> int:
+        """The wait that the group's retry policy has for a message that nobody finished."""
+        policy = (await self._directory.group(known.group)).retry_policy
+        return min(policy.wait_ms(known.failures), INVISIBLE_MAX_MS)
 
     # acknowledging
 

@@ -3,8 +3,9 @@ may work on a message for longer than any time that was set before.
 
 A renewal gives the message a new handle. Its client keeps the first one, which stays valid here
 until the message is acknowledged, given back or forwarded: this table knows the present handle.
-The times grow from renewal to renewal. After `RENEWED_MOST_S` the message is left to its time, and
-comes again. When a client ends, or is silent for too long, others get its messages at once.
+The times grow from renewal to renewal. After `RENEWED_MOST_S` the message waits once more, for the
+time that the retry policy of its group has for this delivery, and comes again. When a client ends,
+or is silent for too long, others get its messages at once.
 
 The table is in memory. If the node ends, the messages come again when their time is over.
 """
@@ -41,6 +42,7 @@ class Renewed:
     group: str
     topic: str
     handle: ReceiptHandle  # the present one
+    failures: int  # deliveries before this one
     since: float
     step: int = 0
     asking: asyncio.Future[None] | None = None  # while it is being renewed
@@ -49,13 +51,17 @@ class Renewed:
 Change = Callable[[Renewed, int], Awaitable[ReceiptHandle]]
 """Give a message another invisible time, in milliseconds; the result is its new handle."""
 
+LastWait = Callable[[Renewed], Awaitable[int]]
+"""The time after which a message comes again that is renewed no more, in milliseconds."""
+
 
 class Renewals:
     """The messages that are renewed, by their first handle. Loop thread only."""
 
-    def __init__(self, runtime: Runtime, change: Change) -> None:
+    def __init__(self, runtime: Runtime, change: Change, last_wait: LastWait) -> None:
         self._runtime = runtime
         self._change = change
+        self._last_wait = last_wait
         self._known: dict[str, Renewed] = {}
         self._of_client: dict[Client, dict[str, None]] = {}
         self._due: list[tuple[float, int, str]] = []
@@ -64,10 +70,12 @@ class Renewals:
     def __len__(self) -> int:
         return len(self._known)
 
-    def begin(self, client: Client, group: str, topic: str, handle: ReceiptHandle) -> None:
-        """A client got a message, for FIRST_MS."""
+    def begin(
+        self, client: Client, group: str, topic: str, handle: ReceiptHandle, failures: int
+    ) -> None:
+        """A client got a message, for FIRST_MS; it was delivered `failures` times before."""
         text, now = str(handle), self._runtime.monotonic()
-        self._known[text] = Renewed(client, group, topic, handle, now)
+        self._known[text] = Renewed(client, group, topic, handle, failures, now)
         self._of_client.setdefault(client, {})[text] = None
         self._plan(text, now + FIRST_MS / 1000)
 
@@ -112,6 +120,7 @@ class Renewals:
                         now - known.since,
                     )
                     self.end(text)
+                    self._runtime.spawn(self._give_up(known), name="renewal-end")
                     continue
                 known.asking = self._runtime.create_future()
                 self._runtime.spawn(self._renew(text, known, known.asking), name="renewal")
@@ -140,6 +149,14 @@ class Renewals:
             known = self._known[text]
             self.end(text)
             self._runtime.spawn(self._return(known), name="renewal-end")
+
+    async def _give_up(self, known: Renewed) -> None:
+        try:
+            await self._change(known, await self._last_wait(known))
+        except SaturnError as error:
+            log.info(
+                "a message of group %s comes again when its time is over: %s", known.group, error
+            )
 
     async def _return(self, known: Renewed) -> None:
         if known.asking is not None:

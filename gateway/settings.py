@@ -3,8 +3,9 @@
 They are its own, with the fields filled that its kind of client cannot do without:
 
 - A producer needs an exponential back-off: Java's, C#'s and Node.js's refuse any other.
-- A push consumer needs a back-off between deliveries. Node.js's reads an exponential one only,
-  Python's a customized one only; here alone the language of a client matters.
+- A push consumer needs the back-off between deliveries that its group has
+  (`protocol/retry_policy.py`). Node.js's reads an exponential one only, Python's a customized one
+  only: they get the nearest of that form. Here alone the language of a client matters.
 - `max_body_size`, `receive_batch_size` and `long_polling_timeout` of 0 are taken by their word.
 """
 
@@ -13,8 +14,16 @@ from __future__ import annotations
 from typing import Any
 
 from saturnmq.gateway import v2
-from saturnmq.gateway.checks import milliseconds
+from saturnmq.gateway.checks import INVISIBLE_MAX_MS, milliseconds
 from saturnmq.gateway.codes import CallRefused, Code
+from saturnmq.gateway.topics import GroupFacts
+from saturnmq.protocol.retry_policy import (
+    DEFAULT_POLICY,
+    WAITS_MAX,
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    GroupRetryPolicy,
+)
 
 Kind: Any = v2.ClientType
 CONSUMERS = frozenset({Kind.PUSH_CONSUMER, Kind.SIMPLE_CONSUMER, Kind.PULL_CONSUMER})
@@ -22,8 +31,6 @@ LITE = frozenset({Kind.LITE_PUSH_CONSUMER, Kind.LITE_SIMPLE_CONSUMER})
 BATCH = 32
 POLL_MIN_MS, POLL_MAX_MS = 5_000, 20_000
 SEND_ATTEMPTS = 3
-DELAYS_S = (1, 5, 10, 30, *range(60, 601, 60), 1200, 1800, 3600, 7200)
-"""The waits between deliveries: the delay levels of RocketMQ."""
 
 
 def no_lite_topics() -> CallRefused:
@@ -61,9 +68,11 @@ def polling_ms(wanted_ms: int) -> int:
     return min(max(wanted_ms, POLL_MIN_MS), POLL_MAX_MS)
 
 
-def completed(asked: Any, *, body_max: int, attempts: int, fifo: bool) -> Any:
-    """The settings for a client that sent these, which `check_settings` has seen. `attempts`: how
-    often its group gets a message."""
+def completed(asked: Any, *, body_max: int, group: GroupFacts) -> Any:
+    """The settings for a client that sent these, which `check_settings` has seen.
+
+    `group`: that of a consumer.
+    """
     found = v2.Settings()
     found.CopyFrom(asked)
     found.metric.Clear()
@@ -73,9 +82,9 @@ def completed(asked: Any, *, body_max: int, attempts: int, fifo: bool) -> Any:
         found.publishing.max_body_size = body_max
         found.publishing.validate_message_type = True
         return found
-    found.backoff_policy.CopyFrom(_delivering(attempts, asked.user_agent.language))
+    found.backoff_policy.CopyFrom(_delivering(group, asked.user_agent.language))
     subscription = found.subscription
-    subscription.fifo = fifo
+    subscription.fifo = group.fifo
     subscription.receive_batch_size = BATCH
     poll_ms = POLL_MAX_MS
     is_pushed = asked.client_type == Kind.PUSH_CONSUMER
@@ -94,14 +103,32 @@ def _sending() -> Any:
     return policy
 
 
-def _delivering(attempts: int, language: int) -> Any:
-    policy = v2.RetryPolicy(max_attempts=attempts)
-    if language == v2.Language.NODE_JS:
+def _delivering(group: GroupFacts, language: int) -> Any:
+    policy = v2.RetryPolicy(max_attempts=group.attempts)
+    waits = _readable(group.retry_policy, group.attempts, language)
+    if isinstance(waits, ExponentialRetryPolicy):
         backoff = policy.exponential_backoff
-        backoff.initial.FromSeconds(5)
-        backoff.max.FromSeconds(7200)
-        backoff.multiplier = 2
+        backoff.initial.FromMilliseconds(_askable(waits.initial_ms))
+        backoff.max.FromMilliseconds(_askable(waits.max_ms))
+        backoff.multiplier = waits.multiplier
     else:
-        for seconds in DELAYS_S:
-            policy.customized_backoff.next.add().FromSeconds(seconds)
+        for wait_ms in waits.waits_ms:
+            policy.customized_backoff.next.add().FromMilliseconds(_askable(wait_ms))
     return policy
+
+
+def _readable(policy: GroupRetryPolicy, attempts: int, language: int) -> GroupRetryPolicy:
+    """The policy in a form that clients of a language read."""
+    if language == v2.Language.NODE_JS and isinstance(policy, CustomizedRetryPolicy):
+        if policy == DEFAULT_POLICY:
+            return ExponentialRetryPolicy()
+        return ExponentialRetryPolicy(policy.waits_ms[0], max(policy.waits_ms))
+    if language == v2.Language.PYTHON and isinstance(policy, ExponentialRetryPolicy):
+        waits = range(min(max(attempts - 1, 1), WAITS_MAX))
+        return CustomizedRetryPolicy(tuple(map(policy.wait_ms, waits)))
+    return policy
+
+
+def _askable(wait_ms: int) -> int:
+    """A wait that a client may ask for, as it does when it gives a message back."""
+    return min(wait_ms, INVISIBLE_MAX_MS)

@@ -22,6 +22,11 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.inner_endpoint import InnerEndpoint, Silent
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.retry_policy import (
+    DEFAULT_POLICY,
+    GroupRetryPolicy,
+    retry_policy_of,
+)
 from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
@@ -149,10 +154,12 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A consumer group: whether it keeps the order, and how often it gets a message."""
+    """A consumer group: whether it keeps the order, how often it gets a message, and how long a
+    message waits before it comes again."""
 
     fifo: bool = False
     attempts: int = 17
+    retry_policy: GroupRetryPolicy = DEFAULT_POLICY
 
 
 class Directory:
@@ -218,7 +225,8 @@ class Directory:
             raise error_for(reply.code, reply.remark)
         found = checked.document(bytes(reply.body))
         retries = checked.integer(found, "retryMaxTimes", 16, least=-1, most=1 << 20)
-        return GroupFacts(found.get("consumeMessageOrderly") is True, max(retries, 0) + 1)
+        is_fifo = found.get("consumeMessageOrderly") is True
+        return GroupFacts(is_fifo, max(retries, 0) + 1, retry_policy_of(found))
 
     async def _anywhere(self, code: RequestCode, ext: dict[str, str]) -> Command:
         """The answer of this broker; at a nameserver, of the first broker that answers."""

@@ -24,9 +24,10 @@ from saturnmq.gateway.handles import (
 from saturnmq.gateway.messages import check_digest, send_request, type_of
 from saturnmq.gateway.routes import assignments, endpoints, message_queues, types_of
 from saturnmq.gateway.settings import check_settings, completed
-from saturnmq.gateway.topics import TopicFacts
+from saturnmq.gateway.topics import GroupFacts, TopicFacts
 from saturnmq.protocol.pop_handle import PopHandle
 from saturnmq.protocol.properties import decode_properties
+from saturnmq.protocol.retry_policy import CustomizedRetryPolicy, ExponentialRetryPolicy
 from saturnmq.protocol.route import BrokerData, QueueData, TopicConfig, TopicRoute
 from saturnmq.runtime.errors import (
     ConnectionLost,
@@ -225,7 +226,7 @@ def settings_of(kind: int, language: str = "JAVA", **changes: object):
 
 def test_a_producer_gets_an_exponential_backoff_and_a_limit_of_bodies() -> None:
     asked = settings_of(v2.ClientType.PRODUCER)
-    found = completed(asked, body_max=BODY_MAX, attempts=17, fifo=False)
+    found = completed(asked, body_max=BODY_MAX, group=GroupFacts())
     assert found.backoff_policy.max_attempts == 3
     assert found.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
     assert found.publishing.max_body_size == BODY_MAX
@@ -244,7 +245,7 @@ def test_a_producer_gets_an_exponential_backoff_and_a_limit_of_bodies() -> None:
 def test_a_push_consumer_gets_the_backoff_that_its_language_reads(language, strategy) -> None:
     asked = settings_of(v2.ClientType.PUSH_CONSUMER, language)
     asked.subscription.long_polling_timeout.FromSeconds(7)
-    found = completed(asked, body_max=BODY_MAX, attempts=4, fifo=True)
+    found = completed(asked, body_max=BODY_MAX, group=GroupFacts(fifo=True, attempts=4))
     assert found.backoff_policy.max_attempts == 4
     assert found.backoff_policy.WhichOneof("strategy") == strategy
     assert found.subscription.fifo
@@ -254,11 +255,58 @@ def test_a_push_consumer_gets_the_backoff_that_its_language_reads(language, stra
     assert list(found.subscription.subscriptions) == list(asked.subscription.subscriptions)
 
 
+LONG_WAITS_MS = 1_200_000, 1_800_000, 3_600_000, 7_200_000
+WAITS = CustomizedRetryPolicy((1_500, 30_000))
+GROWING = ExponentialRetryPolicy(500, 2_000, 3)
+HALF_A_DAY_MS = 12 * 3_600_000  # the longest invisible time that a client may ask for
+
+
+@pytest.mark.parametrize(
+    ("policy", "language", "waits_ms"),
+    [
+        (
+            CustomizedRetryPolicy(),
+            "JAVA",
+            [1000, 5000, 10_000, 30_000, *range(60_000, 600_001, 60_000), *LONG_WAITS_MS],
+        ),
+        (WAITS, "JAVA", [1_500, 30_000]),
+        (WAITS, "PYTHON", [1_500, 30_000]),
+        (CustomizedRetryPolicy((10 * HALF_A_DAY_MS,)), "GOLANG", [HALF_A_DAY_MS]),
+        (GROWING, "PYTHON", [500, 1_500, 2_000]),
+    ],
+)
+def test_a_push_consumer_is_told_the_waits_of_its_group(policy, language, waits_ms) -> None:
+    told = told_policy(policy, language).customized_backoff
+    assert [each.ToMilliseconds() for each in told.next] == waits_ms
+
+
+@pytest.mark.parametrize(
+    ("policy", "language", "told_ms"),
+    [
+        (GROWING, "JAVA", (500, 2_000, 3.0)),
+        (GROWING, "NODE_JS", (500, 2_000, 3.0)),
+        (WAITS, "NODE_JS", (1_500, 30_000, 2.0)),
+        (CustomizedRetryPolicy(), "NODE_JS", (5_000, 7_200_000, 2.0)),
+    ],
+)
+def test_a_push_consumer_is_told_the_growth_of_the_waits_of_its_group(
+    policy, language, told_ms
+) -> None:
+    told = told_policy(policy, language).exponential_backoff
+    assert (told.initial.ToMilliseconds(), told.max.ToMilliseconds(), told.multiplier) == told_ms
+
+
+def told_policy(policy, language):
+    asked = settings_of(v2.ClientType.PUSH_CONSUMER, language)
+    group = GroupFacts(attempts=4, retry_policy=policy)
+    return completed(asked, body_max=BODY_MAX, group=group).backoff_policy
+
+
 @pytest.mark.parametrize(("asked_s", "found_s"), [(1, 5), (7, 7), (60, 20)])
 def test_a_simple_consumer_keeps_its_time_of_waiting_within_bounds(asked_s, found_s) -> None:
     asked = settings_of(v2.ClientType.SIMPLE_CONSUMER)
     asked.subscription.long_polling_timeout.FromSeconds(asked_s)
-    found = completed(asked, body_max=BODY_MAX, attempts=17, fifo=False)
+    found = completed(asked, body_max=BODY_MAX, group=GroupFacts())
     assert found.subscription.long_polling_timeout.seconds == found_s
 
 

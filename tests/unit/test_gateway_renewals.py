@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from gateway_rig import Caller, Code, served
+from gateway_rig import Caller, Code, create_group, served
 from saturnmq.gateway import v2
 from world_rig import World, run
 
@@ -69,16 +69,23 @@ def test_messages_of_a_consumer_that_ends_go_to_others(says_so) -> None:
     run(body)
 
 
-def test_a_message_that_a_listener_never_ends_is_left_to_its_time() -> None:
+def test_a_message_that_a_listener_never_ends_waits_as_the_policy_of_its_group_says() -> None:
     async def body(world: World) -> None:
-        _, caller = await served(world)
+        broker, caller = await served(world)
+        other = Caller(world, caller.gateway, "other")
+        policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1, 1, 7000, 40_000]}}
+        await create_group(world, broker, "G", groupRetryPolicy=policy)
         await caller.send(caller.message(b"stuck"))
         await caller.receive(auto_renew=True, invisible_ms=None)
         renewals = caller.gateway._receiving.renewals
         begun = world.loop.time()
         while len(renewals):
-            await asyncio.sleep(60)
+            await asyncio.sleep(1)
             await caller.ask("Heartbeat", client_type=v2.ClientType.PRODUCER)
-        assert 3 * 3600 <= world.loop.time() - begun < 4.2 * 3600
+        ended = world.loop.time()
+        assert 3 * 3600 <= ended - begun < 4.2 * 3600
+        (again,) = (await other.receive(auto_renew=True, poll_ms=19_000)).messages
+        assert 5.9 < world.loop.time() - ended < 8
+        assert again.system_properties.delivery_attempt == 2
 
     run(body)

@@ -312,3 +312,17 @@ def test_a_push_consumer_of_any_language_is_told_of_a_stated_number_of_deliverie
             assert policy.WhichOneof("strategy") == f"{kind}_backoff"
 
     run(body)
+
+
+def test_a_push_consumer_is_told_the_retry_policy_that_its_group_has() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await served(world)
+        policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [2000, 9000]}}
+        await create_group(world, broker, "G", retryMaxTimes=2, groupRetryPolicy=policy)
+        await create_topic(world, broker, "%RETRY%G", "NORMAL")
+        asked = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER)
+        asked.subscription.group.name = "G"
+        told = (await settings_of(world, caller, asked)).settings.backoff_policy
+        assert [each.seconds for each in told.customized_backoff.next] == [2, 9]
+
+    run(body)
