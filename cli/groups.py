@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 from saturnmq.cli.dead_letters import dlq_app
+from saturnmq.cli.group_settings import (
+    alter,
+    create,
+    known_group,
+    show_group,
+)
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
     TIME_HELP,
@@ -34,25 +40,8 @@ group_app.add_typer(dlq_app, name="dlq")
 # Below it a plain number is an offset, from it on (March 1973) a time in milliseconds.
 TIMES_FROM = 10**11
 
-
-@group_app.command("create")
-def create(
-    group: str,
-    orderly: Annotated[
-        bool, typer.Option("--orderly", help="Tell gRPC clients of RocketMQ 5 to consume in order.")
-    ] = False,
-    max_retries: Annotated[
-        int,
-        typer.Option(min=0, help="Deliveries of a failing message after the first, before %DLQ%."),
-    ] = 16,
-    nameserver: Nameserver = DEFAULT_NAMESERVER,
-    as_json: AsJson = False,
-) -> None:
-    """Create a group on every master, or set all of it anew."""
-    with admin(nameserver) as client:
-        client.create_group(group, max_retries=max_retries, orderly=orderly)
-        found = client.describe_group(group)
-    _show_group(group, found, as_json)
+group_app.command("create")(create)
+group_app.command("alter")(alter)
 
 
 @group_app.command("list")
@@ -80,7 +69,7 @@ def describe(
     from saturnmq import SaturnError
 
     with admin(nameserver) as client:
-        _known(client, group)
+        known_group(client, group)
         found = client.describe_group(group)
         queues: list[dict[str, Any]] = []
         silent: dict[str, str] = {}
@@ -89,7 +78,7 @@ def describe(
                 queues += (_work(name, row) for row in client.member_queues(group, name))
             except SaturnError as error:
                 silent[name] = str(error)
-    _show_group(group, found, as_json, queues, silent)
+    show_group(group, found, as_json, queues, silent)
 
 
 def _work(client_id: str, row: Any) -> dict[str, Any]:
@@ -113,7 +102,7 @@ def lag(
 ) -> None:
     """Show how far a group is behind, for each queue."""
     with admin(nameserver) as client:
-        _known(client, group)
+        known_group(client, group)
         found = client.group_lag(group, topic)
     rows = [
         {
@@ -150,7 +139,7 @@ def delete(
     from saturnmq.protocol.topics import dlq_topic, retry_topic
 
     with admin(nameserver) as client:
-        _known(client, group)
+        known_group(client, group)
         behind: dict[str, int] = {}
         for row in client.group_lag(group):
             behind[row.queue.topic] = behind.get(row.queue.topic, 0) + row.lag
@@ -207,7 +196,7 @@ def reset_offset(
     """
     goal = Goal.parse(to)
     with admin(nameserver) as client, named(topic, client):
-        _known(client, group)
+        known_group(client, group)
         places = _places(client, topic, queue, broker)
         if goal.offset is not None and queue is None:
             fail(f"--to {to} is an offset: say of which queue, --queue N")
@@ -242,7 +231,7 @@ def skip(
     Members that consume now are told. The same as reset-offset --to latest.
     """
     with admin(nameserver) as client, named(topic, client):
-        _known(client, group)
+        known_group(client, group)
         preview = client.preview_reset(group, topic)
         if not _may_move(group, topic, preview, yes=yes, dry_run=dry_run, as_json=as_json):
             return
@@ -267,8 +256,8 @@ def clone_offset(
     if source == group:
         fail("a group has its own offsets already: name two groups")
     with admin(nameserver) as client, named(topic or "", client):
-        _known(client, source)
-        _known(client, group)
+        known_group(client, source)
+        known_group(client, group)
         preview = client.preview_clone(source, group, topic)
         if not preview:
             fail(f"group {source} has committed nothing" + (f" in {topic}" if topic else ""))
@@ -373,59 +362,3 @@ def _places(client: Any, topic: str, queue: int | None, broker: str | None) -> l
         most = max(place.queue_id for place in here)
         fail(f"topic {topic} has no queue {queue}: they are 0 to {most}")
     return found
-
-
-def _known(client: Any, group: str) -> None:
-    groups = client.list_groups()
-    if group not in groups:
-        fail(f"no group {group!r}{nearest(group, groups)}")
-
-
-def _show_group(
-    group: str,
-    found: Any,
-    as_json: bool,
-    queues: Sequence[dict[str, Any]] = (),
-    silent: Mapping[str, str] | None = None,
-) -> None:
-    settings = [
-        {
-            "broker": at.broker_name,
-            "max_retries": at.max_retries,
-            "orderly": at.orderly,
-            "enabled": at.enabled,
-        }
-        for at in found
-    ]
-    members = [
-        {
-            "client": member.client_id,
-            "address": member.address,
-            "language": member.language,
-            "broker": at.broker_name,
-            "reads": member.reads,
-        }
-        for at in found
-        for member in at.members
-    ]
-    if as_json:
-        facts = {"group": group, "brokers": settings, "members": members}
-        emit({**facts, "queues": list(queues), "silent": dict(silent or {})})
-        return
-    columns = ["broker", "max_retries", "orderly", "enabled"]
-    heads = ["broker", "max retries", "orderly", "may consume"]
-    table(group, heads, [[row[name] for name in columns] for row in settings])
-    columns = ["client", "address", "language", "broker"]
-    if any(row["reads"] for row in members):
-        columns.append("reads")
-    table("members", columns, [[row[name] for name in columns] for row in members])
-    if "reads" in columns:
-        print(
-            "These members subscribe differently: messages that some of them want are dropped or "
-            "left by others."
-        )
-    columns = ["client", "topic", "broker", "queue", "cached", "awaited"]
-    heads = [*columns[:-1], "waits for its listener"]
-    table("queues", heads, [[row[name] for name in columns] for row in queues])
-    for name, problem in (silent or {}).items():
-        print(f"{name} does not say what it works on: {problem}")

@@ -29,11 +29,12 @@ topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_arg
 
 Attributes = Annotated[
     list[str] | None,
-    typer.Option("--attribute", help="NAME=VALUE, an attribute of the topic. Repeat for more."),
+    typer.Option("--attribute", help="NAME=VALUE, an attribute. Repeat for more."),
 ]
+Without = Annotated[list[str] | None, typer.Option(help="The name of an attribute to remove.")]
 
 
-def _attributes(pairs: list[str] | None) -> dict[str, str]:
+def attributes_in(pairs: list[str] | None) -> dict[str, str]:
     """The attributes that were given."""
     named = {}
     for pair in pairs or ():
@@ -105,7 +106,7 @@ def create(
             write_queues=write_queues,
             read_queues=read_queues,
             message_type=kind and kind.upper(),
-            attributes=_attributes(attribute),
+            attributes=attributes_in(attribute),
             order=order,
         )
         queues_made = client.describe_topic(topic)
@@ -125,9 +126,7 @@ def alter(
         int | None, typer.Option(help="The permissions of clients: 2 write, 4 read, 6 both.")
     ] = None,
     attribute: Attributes = None,
-    without: Annotated[
-        list[str] | None, typer.Option(help="The name of an attribute to remove.")
-    ] = None,
+    without: Without = None,
     yes: Yes = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
@@ -139,7 +138,7 @@ def alter(
     queues, lower the number to read from. Messages left in those could not be read any more, so the
     command asks before it removes them.
     """
-    attributes = {**_attributes(attribute), **dict.fromkeys(without or ())}
+    attributes = {**attributes_in(attribute), **dict.fromkeys(without or ())}
     if write_queues is None and read_queues is None and perm is None and not attributes:
         fail(
             "nothing to change: give --write-queues, --read-queues, --perm, --attribute or "
@@ -177,11 +176,13 @@ def _settings(found: Any) -> list[dict[str, Any]]:
 
 
 def _show_settings(title: str, rows: list[dict[str, Any]]) -> None:
-    shown = [
-        {**row, "attributes": ", ".join(f"{k}={v}" for k, v in sorted(row["attributes"].items()))}
-        for row in rows
-    ]
+    shown = [{**row, "attributes": as_text(row["attributes"])} for row in rows]
     table(title, list(shown[0]) if shown else [], [list(row.values()) for row in shown])
+
+
+def as_text(attributes: dict[str, str]) -> str:
+    """Attributes in a cell of a table."""
+    return ", ".join(f"{name}={value}" for name, value in sorted(attributes.items()))
 
 
 def _ask_about(topic: str, read_queues: int, left: Any, yes: bool) -> None:

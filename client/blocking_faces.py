@@ -7,11 +7,11 @@ run it again: `make lint` checks that this file is what it writes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from typing import Self, Unpack
 
 from saturnmq.client.admin import admin, promotion
-from saturnmq.client.admin.admin import QUERY_TIMEOUT_S, Boundary, BrokerNode
-from saturnmq.client.admin.broker_admin import ConnectedProducer
+from saturnmq.client.admin.admin import QUERY_TIMEOUT_S, Boundary
+from saturnmq.client.admin.broker_admin import BrokerNode, ConnectedProducer
 from saturnmq.client.admin.group_admin import (
     END,
     GroupAtBroker,
@@ -19,6 +19,7 @@ from saturnmq.client.admin.group_admin import (
     QueueAtMember,
     QueueLag,
 )
+from saturnmq.client.admin.group_settings import GroupChanges
 from saturnmq.client.admin.handover import Drained
 from saturnmq.client.admin.message_finding import RESULTS
 from saturnmq.client.admin.promotion import Promotion
@@ -711,18 +712,24 @@ class Admin(Facade[admin.Admin]):
 
     offsets = describe_topic
 
-    def create_group(self, group: str, *, max_retries: int = 16, orderly: bool = False) -> None:
-        """Create the subscription group on every master, or set all of it anew.
+    def create_group(self, group: str, **settings: Unpack[GroupChanges]) -> None:
+        """Create the subscription group on every master. Where it is there already, the settings
+        that are named change and the others stay.
 
-        `max_retries` is how often a failed message is delivered again before it goes to
-        %DLQ%<group>; 0 is never. It counts for consumers without a `max_reconsume` of their own;
-        Java's consumers then send 16. An ordered consumer without `max_reconsume` tries its message
-        again in place, without limit, as in RocketMQ. `orderly` is passed to clients of RocketMQ 5
-        over gRPC; a consumer here says `ordered` itself.
+        max_retries: deliveries of a failed message after the first, before it goes to %DLQ%<group>
+        orderly: passed to clients of the gRPC API; a consumer here says `ordered` itself
+        enabled, broadcast, notify_members, retry_queues, retry_policy, broker_id, slow_broker_id,
+            from_min, consume_timeout_min, attributes: docs/clients.md
 
-        ConfigError: `max_retries` below 0.
+        ConfigError: `max_retries` is below 0, or there is no such setting.
         """
-        self._wait(self._target.create_group(group, max_retries=max_retries, orderly=orderly))
+        self._wait(self._target.create_group(group, **settings))
+
+    def alter_group(self, group: str, **settings: Unpack[GroupChanges]) -> None:
+        """Change these settings of the group on every master that has it; the others stay. The
+        names are those of `create_group`. GroupNotExist: no master has it.
+        """
+        self._wait(self._target.alter_group(group, **settings))
 
     def delete_group(self, group: str) -> None:
         """Delete the group on every master, with its offsets and its retry and dead-letter topics.

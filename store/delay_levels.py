@@ -21,18 +21,28 @@ def parse_levels(text: str) -> tuple[int, ...]:
         raise ConfigError(
             f"messageDelayLevel has {len(parts)} levels; give 1 to {LEVELS_MAX}, such as '1s 5s 1m'"
         )
-    delays = tuple(_delay_ms(part) for part in parts)
+    try:
+        delays = tuple(delay_ms(part) for part in parts)
+    except ConfigError as error:
+        raise ConfigError(f"messageDelayLevel: {error}") from None
     assert all(delay >= 0 for delay in delays), f"{text!r} makes {delays}"
     return delays
 
 
-def _delay_ms(part: str) -> int:
-    number, unit = part[:-1], _UNITS_MS.get(part[-1])
+def delay_ms(text: str) -> int:
+    """The milliseconds of a delay such as `30s`; ConfigError if the text is none."""
+    number, unit = text[:-1], _UNITS_MS.get(text[-1:])
     if unit is None or not (number.isascii() and number.isdigit()):
-        raise ConfigError(
-            f"messageDelayLevel: {part!r} is no delay; give a number and s, m, h or d, such as 30s"
-        )
+        raise ConfigError(f"{text!r} is no delay; give a number and s, m, h or d, such as 30s")
     return int(number) * unit
+
+
+def delay_text(milliseconds: int) -> str:
+    """A delay in the largest unit that needs no fraction; below a second, milliseconds."""
+    for unit, length in reversed(_UNITS_MS.items()):
+        if milliseconds and not milliseconds % length:
+            return f"{milliseconds // length}{unit}"
+    return f"{milliseconds}ms"
 
 
 DEFAULT_DELAYS_MS = parse_levels(DEFAULT_LEVELS)

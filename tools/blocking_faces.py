@@ -197,7 +197,6 @@ class Face:
         args = node.args
         assert not args.posonlyargs
         assert args.vararg is None
-        assert args.kwarg is None, f"{self._target}.{node.name} has parameters without names"
         given = [None] * (len(args.args) - len(args.defaults)) + list(args.defaults)
         written, passed = [], []
         for arg, default in zip(args.args, given, strict=True):
@@ -213,6 +212,9 @@ class Face:
         for arg, default in public:
             written.append(self._parameter(arg, default))
             passed.append(f"{arg.arg}={arg.arg}")
+        if args.kwarg is not None:  # their names are those of a TypedDict
+            written.append(f"**{self._parameter(args.kwarg, None)}")
+            passed.append(f"**{args.kwarg.arg}")
         return ", ".join(written), ", ".join(passed[1:])
 
     def _parameter(self, arg: ast.arg, default: ast.expr | None) -> str:

@@ -7,10 +7,10 @@ own servers, except for replicas and promotions, which are ours.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, Unpack
 
 from saturnmq.client.admin import promotion
-from saturnmq.client.admin.broker_admin import BrokerAdmin, ConnectedProducer
+from saturnmq.client.admin.broker_admin import BrokerAdmin, BrokerNode, ConnectedProducer
 from saturnmq.client.admin.dead_letters import letters_of, resend_all
 from saturnmq.client.admin.group_admin import (
     END,
@@ -20,6 +20,7 @@ from saturnmq.client.admin.group_admin import (
     QueueAtMember,
     QueueLag,
 )
+from saturnmq.client.admin.group_settings import GroupChanges
 from saturnmq.client.admin.handover import Drained, Succession
 from saturnmq.client.admin.message_finding import RESULTS, MessageFinder, serving
 from saturnmq.client.admin.promotion import Promoter, Promotion
@@ -38,7 +39,7 @@ from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicConfig, TopicRoute, brokers_in
+from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.protocol.signing import Signing
 from saturnmq.protocol.topics import TRACE_TOPIC, check_topic, dlq_topic
 from saturnmq.protocol.trace import TraceRecord
@@ -47,15 +48,6 @@ from saturnmq.runtime.errors import QueryNotFound, RouteNotFound, TopicNotExist
 
 QUERY_TIMEOUT_S = 5.0
 Boundary = Literal["LOWER", "UPPER"]
-
-
-class BrokerNode(NamedTuple):
-    """One broker process as a nameserver knows it; id 0 is the master."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
 
 
 class Admin:
@@ -119,13 +111,7 @@ class Admin:
 
     async def cluster(self) -> list[BrokerNode]:
         """Every broker that the nameserver knows."""
-        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        brokers = await self.core.ask_nameserver(command, brokers_in, self.timeout)
-        return sorted(
-            BrokerNode(data.cluster, data.broker_name, broker_id, address)
-            for data in brokers
-            for broker_id, address in data.addresses.items()
-        )
+        return await self._brokers.nodes()
 
     async def replicas(self, group: str | None = None) -> list[Replica]:
         """Every member of a broker group, or of all groups: role, epoch and end of its log."""
@@ -319,20 +305,23 @@ class Admin:
 
     # -- groups --------------------------------------------------------------------------------
 
-    async def create_group(
-        self, group: str, *, max_retries: int = 16, orderly: bool = False
-    ) -> None:
-        """Create the subscription group on every master, or set all of it anew.
+    async def create_group(self, group: str, **settings: Unpack[GroupChanges]) -> None:
+        """Create the subscription group on every master. Where it is there already, the settings
+        that are named change and the others stay.
 
-        `max_retries` is how often a failed message is delivered again before it goes to
-        %DLQ%<group>; 0 is never. It counts for consumers without a `max_reconsume` of their own;
-        Java's consumers then send 16. An ordered consumer without `max_reconsume` tries its message
-        again in place, without limit, as in RocketMQ. `orderly` is passed to clients of RocketMQ 5
-        over gRPC; a consumer here says `ordered` itself.
+        max_retries: deliveries of a failed message after the first, before it goes to %DLQ%<group>
+        orderly: passed to clients of the gRPC API; a consumer here says `ordered` itself
+        enabled, broadcast, notify_members, retry_queues, retry_policy, broker_id, slow_broker_id,
+            from_min, consume_timeout_min, attributes: docs/clients.md
 
-        ConfigError: `max_retries` below 0.
+        ConfigError: `max_retries` is below 0, or there is no such setting.
         """
-        await self._groups.create(await self._masters(), group, max_retries, orderly=orderly)
+        await self._groups.create(await self._masters(), group, settings)
+
+    async def alter_group(self, group: str, **settings: Unpack[GroupChanges]) -> None:
+        """Change these settings of the group on every master that has it; the others stay. The
+        names are those of `create_group`. GroupNotExist: no master has it."""
+        await self._groups.alter(await self._masters(), group, settings)
 
     async def delete_group(self, group: str) -> None:
         """Delete the group on every master, with its offsets and its retry and dead-letter topics.

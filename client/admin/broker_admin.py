@@ -1,6 +1,7 @@
-"""Brokers for operators: their settings while they run, and the producers that are connected.
+"""Brokers for operators: which there are, their settings while they run, and the producers that are
+connected.
 
-Codes 25 26 28 328 329 of docs/internals/protocol.md 2.5.
+Codes 25 26 28 106 328 329 of docs/internals/protocol.md 2.5.
 """
 
 from __future__ import annotations
@@ -12,7 +13,17 @@ from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import brokers_in
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
+
+
+class BrokerNode(NamedTuple):
+    """One broker process as a nameserver knows it; id 0 is the master."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
 
 
 class ConnectedProducer(NamedTuple):
@@ -26,11 +37,21 @@ class ConnectedProducer(NamedTuple):
 
 
 class BrokerAdmin:
-    """Asks brokers, whose addresses the caller gives."""
+    """Asks a nameserver which brokers there are, and brokers, whose addresses the caller gives."""
 
     def __init__(self, core: ClientCore, timeout: float) -> None:
         self._core = core
         self._timeout = timeout
+
+    async def nodes(self) -> list[BrokerNode]:
+        """Every broker that the nameserver knows."""
+        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        brokers = await self._core.ask_nameserver(command, brokers_in, self._timeout)
+        return sorted(
+            BrokerNode(data.cluster, data.broker_name, broker_id, address)
+            for data in brokers
+            for broker_id, address in data.addresses.items()
+        )
 
     async def status(self, address: str) -> dict[str, str]:
         """The state that a broker reports of itself."""

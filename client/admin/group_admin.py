@@ -6,8 +6,16 @@ Every master keeps settings and offsets for itself; a slave gets them from its m
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+from saturnmq.client.admin.group_settings import (
+    GroupChanges,
+    GroupSettings,
+    changed,
+    check_changes,
+    settings_in,
+)
 from saturnmq.client.admin.message_finding import serving
 from saturnmq.client.consumer.starting import ask_offset
 from saturnmq.client.core import ClientCore
@@ -18,7 +26,6 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import RETRY_PREFIX, check_group, dlq_topic, retry_topic
 from saturnmq.runtime.errors import (
-    ConfigError,
     ConsumerNotOnline,
     GroupNotExist,
     InvalidParameter,
@@ -54,14 +61,23 @@ class GroupMember(NamedTuple):
 
 
 class GroupAtBroker(NamedTuple):
-    """The settings of a group at one master, and who consumes there."""
+    """A group at one master: its settings, and who consumes there."""
 
     broker_name: str
-    max_retries: int
-    orderly: bool
-    enabled: bool
-    """Whether the group may consume."""
+    settings: GroupSettings
     members: tuple[GroupMember, ...]
+
+    @property
+    def max_retries(self) -> int:
+        return self.settings.max_retries
+
+    @property
+    def orderly(self) -> bool:
+        return self.settings.orderly
+
+    @property
+    def enabled(self) -> bool:
+        return self.settings.enabled
 
 
 class QueueAtMember(NamedTuple):
@@ -111,32 +127,37 @@ class GroupAdmin:
 
     # -- groups --------------------------------------------------------------------------------
 
-    async def create(
-        self, masters: dict[str, str], group: str, max_retries: int, *, orderly: bool
-    ) -> None:
-        """Create the group on every master, or set all of it anew."""
+    async def create(self, masters: dict[str, str], group: str, changes: GroupChanges) -> None:
+        """Create the group on every master; where it is there already, change it."""
         check_group(group)
-        if max_retries < 0:
-            raise ConfigError(
-                f"max_retries is {max_retries}; give the number of retries, 0 for none"
-            )
-        body = fastjson.dumps(
-            {
-                "groupName": group,
-                "consumeEnable": True,
-                "consumeFromMinEnable": True,
-                "consumeBroadcastEnable": True,
-                "consumeMessageOrderly": orderly,
-                "retryQueueNums": 1,
-                "retryMaxTimes": max_retries,
-                "brokerId": 0,
-                "whichBrokerWhenConsumeSlowly": 1,
-                "notifyConsumerIdsChangedEnable": True,
-            }
-        )
-        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        check_changes(changes)
         for address in masters.values():
-            await self._ask(address, code, {}, body)
+            found = await self._found(address, group)
+            await self._set(address, group, found or {}, changes)
+
+    async def alter(self, masters: dict[str, str], group: str, changes: GroupChanges) -> None:
+        """Change the group at every master that has it. GroupNotExist: none has it."""
+        check_changes(changes)
+        everywhere = {address: await self._found(address, group) for address in masters.values()}
+        found = {address: known for address, known in everywhere.items() if known is not None}
+        if not found:
+            raise GroupNotExist(f"no master knows a group {group!r}")
+        for address, settings in found.items():
+            await self._set(address, group, settings, changes)
+
+    async def _set(
+        self, address: str, group: str, found: Mapping[str, Any], changes: GroupChanges
+    ) -> None:
+        body = fastjson.dumps(changed(found, group, changes))
+        await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
+
+    async def _found(self, address: str, group: str) -> dict[str, Any] | None:
+        """The settings of a group at a master; None if it has none."""
+        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+        try:
+            return checked.document((await self._ask(address, code, {"group": group})).body)
+        except GroupNotExist:
+            return None
 
     async def delete(self, masters: dict[str, str], group: str) -> None:
         """Delete the group with its offsets, its retry topic and its dead-letter topic."""
@@ -161,21 +182,10 @@ class GroupAdmin:
         """The group at every master that has it. GroupNotExist: no master has it."""
         found = []
         for name, address in masters.items():
-            code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-            try:
-                answer = await self._ask(address, code, {"group": group})
-            except GroupNotExist:
-                continue
-            settings = checked.document(answer.body)
-            found.append(
-                GroupAtBroker(
-                    name,
-                    checked.integer(settings, "retryMaxTimes", 0, least=-1),
-                    bool(settings.get("consumeMessageOrderly")),
-                    bool(settings.get("consumeEnable")),
-                    await self._members(address, group),
-                )
-            )
+            known = await self._found(address, group)
+            if known is not None:
+                members = await self._members(address, group)
+                found.append(GroupAtBroker(name, settings_in(known), members))
         if not found:
             raise GroupNotExist(f"no master knows a group {group!r}")
         return found

@@ -32,12 +32,16 @@ if TYPE_CHECKING:
     from saturnmq.protocol.message import Message as Message
     from saturnmq.protocol.message import MessageQueue as MessageQueue
     from saturnmq.protocol.message import ReceivedMessage as ReceivedMessage
+    from saturnmq.protocol.retry_policy import CustomizedRetryPolicy as CustomizedRetryPolicy
+    from saturnmq.protocol.retry_policy import ExponentialRetryPolicy as ExponentialRetryPolicy
     from saturnmq.protocol.sql92 import Sql as Sql
     from saturnmq.runtime.errors import SaturnError as SaturnError
 
 _HOMES = {
     "Admin": "saturnmq.client.blocking_faces",
     "ConsumeResult": "saturnmq.client.consumer.results",
+    "CustomizedRetryPolicy": "saturnmq.protocol.retry_policy",
+    "ExponentialRetryPolicy": "saturnmq.protocol.retry_policy",
     "Message": "saturnmq.protocol.message",
     "MessageQueue": "saturnmq.protocol.message",
     "Producer": "saturnmq.client.blocking",

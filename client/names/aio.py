@@ -15,12 +15,15 @@ from saturnmq.client.producer.transactions import (
     TransactionState,
 )
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.retry_policy import CustomizedRetryPolicy, ExponentialRetryPolicy
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.errors import SaturnError
 
 __all__ = [
     "Admin",
     "ConsumeResult",
+    "CustomizedRetryPolicy",
+    "ExponentialRetryPolicy",
     "Message",
     "MessageQueue",
     "Producer",

@@ -8,6 +8,8 @@ ends in `# right: NAME`.
 from saturnmq import (
     Admin,
     ConsumeResult,
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
     Message,
     MessageQueue,
     Producer,
@@ -119,6 +121,22 @@ def values(message: Message, received: ReceivedMessage, handle: SendHandle, sql:
     handle.add_done_callback(text)  # wrong: SendHandle.add_done_callback
     ConsumeResult("RECONSUME_LATER")  # right: ConsumeResult
     nothing(ConsumeResult.SUCCESS)  # wrong: ConsumeResult
+    CustomizedRetryPolicy((1000, 5000))  # right: CustomizedRetryPolicy
+    CustomizedRetryPolicy("1s")  # wrong: CustomizedRetryPolicy
+    number(CustomizedRetryPolicy().waits_ms[0])  # right: CustomizedRetryPolicy.waits_ms
+    number(CustomizedRetryPolicy().waits_ms)  # wrong: CustomizedRetryPolicy.waits_ms
+    number(CustomizedRetryPolicy().wait_ms(1))  # right: CustomizedRetryPolicy.wait_ms
+    CustomizedRetryPolicy().wait_ms("1")  # wrong: CustomizedRetryPolicy.wait_ms
+    ExponentialRetryPolicy(1000, 60_000, 3)  # right: ExponentialRetryPolicy
+    ExponentialRetryPolicy("1s")  # wrong: ExponentialRetryPolicy
+    number(ExponentialRetryPolicy().initial_ms)  # right: ExponentialRetryPolicy.initial_ms
+    text(ExponentialRetryPolicy().initial_ms)  # wrong: ExponentialRetryPolicy.initial_ms
+    number(ExponentialRetryPolicy().max_ms)  # right: ExponentialRetryPolicy.max_ms
+    text(ExponentialRetryPolicy().max_ms)  # wrong: ExponentialRetryPolicy.max_ms
+    number(ExponentialRetryPolicy().multiplier)  # right: ExponentialRetryPolicy.multiplier
+    text(ExponentialRetryPolicy().multiplier)  # wrong: ExponentialRetryPolicy.multiplier
+    number(ExponentialRetryPolicy().wait_ms(1))  # right: ExponentialRetryPolicy.wait_ms
+    ExponentialRetryPolicy().wait_ms("1")  # wrong: ExponentialRetryPolicy.wait_ms
     Retry(delay_level=5, done=2, suspend_s=0.5)  # right: Retry
     Retry("5")  # wrong: Retry
     number(Retry().delay_level)  # right: Retry.delay_level
@@ -434,6 +452,8 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.offsets(queue)  # wrong: Admin.offsets
     admin.create_group("readers", max_retries=1, orderly=True)  # right: Admin.create_group
     admin.create_group("readers", 1)  # wrong: Admin.create_group
+    admin.alter_group("readers", enabled=False, attributes={"a": None})  # right: Admin.alter_group
+    admin.alter_group("readers", enabled="no")  # wrong: Admin.alter_group
     names(admin.list_groups())  # right: Admin.list_groups
     admin.list_groups("readers")  # wrong: Admin.list_groups
     number(admin.group_lag("readers", "orders")[0].lag)  # right: Admin.group_lag
@@ -707,6 +727,10 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
         "readers", max_retries=1, orderly=True
     )  # right: aio.Admin.create_group
     await admin.create_group("readers", 1)  # wrong: aio.Admin.create_group
+    await admin.alter_group(
+        "readers", retry_policy=CustomizedRetryPolicy((1000,))
+    )  # right: aio.Admin.alter_group
+    await admin.alter_group("readers", colour="red")  # wrong: aio.Admin.alter_group
     names(await admin.list_groups())  # right: aio.Admin.list_groups
     await admin.list_groups("readers")  # wrong: aio.Admin.list_groups
     number((await admin.group_lag("readers", "orders"))[0].lag)  # right: aio.Admin.group_lag

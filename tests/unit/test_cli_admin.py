@@ -116,12 +116,35 @@ def test_on_a_terminal_it_asks(nameserver, orders, reply, status):
         assert ("orders" in admin.list_topics()) == (status != 0)
 
 
+LONG_WAITS_MS = 1_200_000, 1_800_000, 3_600_000, 7_200_000
+NEW_GROUP = {
+    "broker": "broker-a",
+    "max_retries": 16,
+    "retry_queues": 1,
+    "retry_policy": {
+        "type": "CUSTOMIZED",
+        "customizedRetryPolicy": {
+            "next": [1000, 5000, 10_000, 30_000, *range(60_000, 600_001, 60_000), *LONG_WAITS_MS]
+        },
+    },
+    "orderly": False,
+    "enabled": True,
+    "broadcast": True,
+    "notify_members": True,
+    "broker_id": 0,
+    "slow_broker_id": 1,
+    "from_min": True,
+    "consume_timeout_min": 15,
+    "attributes": {},
+}
+"""The settings of a group that nobody changed."""
+
+
 def test_groups_are_created_listed_described_and_deleted(run, orders):
     made = answer_of(run("group", "create", "writers", "--orderly", "--max-retries", "3", "--json"))
-    here = {"broker": "broker-a", "max_retries": 3, "orderly": True, "enabled": True}
     assert made == {
         "group": "writers",
-        "brokers": [here],
+        "brokers": [{**NEW_GROUP, "max_retries": 3, "orderly": True}],
         "members": [],
         "queues": [],
         "silent": {},
@@ -146,6 +169,59 @@ def test_groups_are_created_listed_described_and_deleted(run, orders):
     status, _, refusal = run("group", "describe", "writer")
     assert status == 1
     assert "did you mean 'writers'" in refusal
+
+
+def test_a_change_of_a_group_keeps_what_it_does_not_name(run, orders):
+    policy = {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [1000, 600_000]}}
+    growing = {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 5000, "max": 7_200_000, "multiplier": 3},
+    }
+
+    def brokers(*command: str) -> list[dict[str, object]]:
+        return answer_of(run("group", *command, "--json"))["brokers"]
+
+    options = ("--disable", "--no-broadcast", "--no-notify", "--no-from-min", "--retry-queues", "4")
+    numbers = ("--broker-id", "2", "--slow-broker-id", "3", "--consume-timeout", "7")
+    more = ("--retry-policy", "1s,10m", "--attribute", "priority.factor=30")
+    expected = {
+        **NEW_GROUP,
+        **dict.fromkeys(("enabled", "broadcast", "notify_members", "from_min"), False),
+        "retry_queues": 4,
+        "broker_id": 2,
+        "slow_broker_id": 3,
+        "consume_timeout_min": 7,
+        "retry_policy": policy,
+        "attributes": {"priority.factor": "30"},
+    }
+    assert brokers("create", "writers", *options, *numbers, *more) == [expected]
+    assert brokers("create", "writers") == [expected], "a second creation resets nothing"
+    expected |= {"max_retries": 5, "retry_policy": growing, "attributes": {}}
+    changes = ("--max-retries", "5", "--retry-policy", "5s*3..2h", "--without", "priority.factor")
+    assert brokers("alter", "writers", *changes) == [expected]
+    expected["enabled"] = True
+    assert brokers("alter", "writers", "--enable") == [expected]
+    assert brokers("describe", "writers") == [expected]
+    _, shown, _ = run("group", "describe", "writers")
+    assert "5s*3..2h" in shown
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("alter", "writers"), "nothing to change"),
+        (("alter", "writer", "--enable"), "did you mean 'writers'"),
+        (("alter", "writers", "--retry-policy", "soon"), "'soon' is no delay"),
+        (("alter", "writers", "--retry-policy", "5s*x..2h"), "'x' is no factor"),
+        (("alter", "writers", "--retry-policy", "5s*2"), "'' is no delay"),
+        (("alter", "writers", "--attribute", "colour=red"), "unsupported key: colour"),
+        (("create", "writers", "--retry-queues", "2000"), "retryQueueNums is 2000"),
+    ],
+)
+def test_a_wrong_change_of_a_group_is_refused(run, orders, command, told):
+    assert run("group", "create", "writers")[0] == 0
+    status, _, refusal = run("group", *command)
+    assert (status, told in refusal) == (1, True), refusal
 
 
 def test_a_queue_whose_listener_hangs_is_shown(run, nameserver, orders):

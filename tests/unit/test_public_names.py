@@ -27,24 +27,26 @@ ROOT = Path(__file__).parents[2]
 USES = ROOT / "tests/data/uses.py"
 
 NAMES = """
-    Admin ConsumeResult Message MessageQueue Producer PullConsumer PushConsumer ReceivedMessage
+    Admin ConsumeResult CustomizedRetryPolicy ExponentialRetryPolicy Message MessageQueue Producer
+    PullConsumer PushConsumer ReceivedMessage
     Retry SaturnError SendHandle SendResult SendStatus SimpleConsumer Sql Transaction
     TransactionProducer TransactionState deliver_after deliver_at recall_handle
 """
 MEMBERS = {
     "Admin": """
-        alter_topic broker_settings broker_status change_settings clone_offsets close cluster
-        create_group create_topic dead_letters
-        delete_expired delete_group delete_topic describe_group describe_topic drain find_by_id
-        find_by_key find_by_offset find_by_time find_message group_lag groups_of_topic hand_over
-        list_groups list_topics member_queues message_by_offset_id message_trace offset_by_time
-        offsets preview_clone preview_drain preview_hand_over preview_reset producers promote
-        replicas resend_dead_letters reset_offsets route start timeout topic_settings topics
-        undrained
+        alter_group alter_topic broker_settings broker_status change_settings clone_offsets
+        close cluster create_group create_topic dead_letters delete_expired delete_group
+        delete_topic describe_group describe_topic drain find_by_id find_by_key find_by_offset
+        find_by_time find_message group_lag groups_of_topic hand_over list_groups list_topics
+        member_queues message_by_offset_id message_trace offset_by_time offsets preview_clone
+        preview_drain preview_hand_over preview_reset producers promote replicas
+        resend_dead_letters reset_offsets route start timeout topic_settings topics undrained
     """,
     "ConsumeResult": """
         CONSUME_SUCCESS RECONSUME_LATER RETRY SUCCESS SUSPEND SUSPEND_CURRENT_QUEUE_A_MOMENT
     """,
+    "CustomizedRetryPolicy": "wait_ms waits_ms",
+    "ExponentialRetryPolicy": "initial_ms max_ms multiplier wait_ms",
     "Message": "body delay_level flag keys properties sharding_key tag topic unique_id",
     "MessageQueue": "broker_name queue_id topic",
     "Producer": """

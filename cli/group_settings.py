@@ -1,0 +1,235 @@
+"""`saturnmq group create`, `alter` and `mode`: the settings of a group, and how it reads topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, table
+from saturnmq.cli.topics import Attributes, Without, admin, as_text, attributes_in
+from saturnmq.protocol.retry_policy import (
+    KEY,
+    CustomizedRetryPolicy,
+    ExponentialRetryPolicy,
+    retry_policy_json,
+    retry_policy_of,
+)
+from saturnmq.runtime.errors import ConfigError, nearest
+from saturnmq.store.delay_levels import delay_ms, delay_text
+
+MaxRetries = Annotated[
+    int | None,
+    typer.Option(
+        min=0, help="Deliveries of a failing message after the first, before %DLQ%; 16 if new."
+    ),
+]
+RetryQueues = Annotated[
+    int | None, typer.Option(min=0, help="Queues for retries; with 0 there are none. 1 if new.")
+]
+RetryPolicy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WAIT,..|WAIT*N..MOST",
+        help="The waits between deliveries that gRPC clients are told: each one, as 1s,30s,10m, or "
+        "a first one that grows by a factor, as 5s*2..2h.",
+    ),
+]
+Orderly = Annotated[
+    bool | None,
+    typer.Option("--orderly/--no-orderly", help="Tell gRPC clients to consume in order."),
+]
+Enabled = Annotated[
+    bool | None, typer.Option("--enable/--disable", help="Whether the group may consume.")
+]
+Broadcast = Annotated[
+    bool | None,
+    typer.Option(
+        "--broadcast/--no-broadcast", help="Whether each member may consume all messages."
+    ),
+]
+NotifyMembers = Annotated[
+    bool | None,
+    typer.Option("--notify/--no-notify", help="Tell members at once that others came or went."),
+]
+BrokerId = Annotated[
+    int | None, typer.Option(min=0, help="The broker id that members read from; 0 if new.")
+]
+SlowBrokerId = Annotated[
+    int | None,
+    typer.Option(min=0, help="The broker id for members that are far behind; 1 if new."),
+]
+FromMin = Annotated[
+    bool | None,
+    typer.Option("--from-min/--no-from-min", help="consumeFromMinEnable: nothing reads it."),
+]
+ConsumeTimeout = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="MINUTES", help="consumeTimeoutMinute: nothing reads it, as in RocketMQ."
+    ),
+]
+
+
+def _command(verb: Callable[[Any, str, dict[str, Any]], None], about: str) -> Callable[..., None]:
+    """A command that gives a group settings with `verb`: the same options for each."""
+
+    def command(
+        group: str,
+        max_retries: MaxRetries = None,
+        retry_queues: RetryQueues = None,
+        retry_policy: RetryPolicy = None,
+        orderly: Orderly = None,
+        enabled: Enabled = None,
+        broadcast: Broadcast = None,
+        notify_members: NotifyMembers = None,
+        broker_id: BrokerId = None,
+        slow_broker_id: SlowBrokerId = None,
+        from_min: FromMin = None,
+        consume_timeout: ConsumeTimeout = None,
+        attribute: Attributes = None,
+        without: Without = None,
+        nameserver: Nameserver = DEFAULT_NAMESERVER,
+        as_json: AsJson = False,
+    ) -> None:
+        attributes = {**attributes_in(attribute), **dict.fromkeys(without or ())}
+        settings = {
+            "max_retries": max_retries,
+            "retry_queues": retry_queues,
+            "retry_policy": None if retry_policy is None else policy_in(retry_policy),
+            "orderly": orderly,
+            "enabled": enabled,
+            "broadcast": broadcast,
+            "notify_members": notify_members,
+            "broker_id": broker_id,
+            "slow_broker_id": slow_broker_id,
+            "from_min": from_min,
+            "consume_timeout_min": consume_timeout,
+            "attributes": attributes or None,
+        }
+        given = {name: value for name, value in settings.items() if value is not None}
+        with admin(nameserver) as client:
+            verb(client, group, given)
+            show_group(group, client.describe_group(group), as_json)
+
+    command.__doc__ = about
+    return command
+
+
+def _create(client: Any, group: str, settings: dict[str, Any]) -> None:
+    client.create_group(group, **settings)
+
+
+def _alter(client: Any, group: str, settings: dict[str, Any]) -> None:
+    if not settings:
+        fail("nothing to change: `saturnmq group alter --help` has the settings")
+    known_group(client, group)
+    client.alter_group(group, **settings)
+
+
+create = _command(
+    _create,
+    "Create a group on every master. Where it is there already, the settings that are given "
+    "change, and the others stay.",
+)
+alter = _command(
+    _alter,
+    "Change settings of a group on every master that has it; those that are not given stay.",
+)
+
+
+def known_group(client: Any, group: str) -> None:
+    """End with the nearest name if there is no such group."""
+    groups = client.list_groups()
+    if group not in groups:
+        fail(f"no group {group!r}{nearest(group, groups)}")
+
+
+def show_group(
+    group: str,
+    found: Any,
+    as_json: bool,
+    queues: Sequence[dict[str, Any]] = (),
+    silent: Mapping[str, str] | None = None,
+) -> None:
+    """The settings of a group on each master, its members, and the queues that they work on;
+    `silent`: why a member does not tell of its queues."""
+    settings = _settings_of(found)
+    members = [
+        {
+            "client": member.client_id,
+            "address": member.address,
+            "language": member.language,
+            "broker": at.broker_name,
+            "reads": member.reads,
+        }
+        for at in found
+        for member in at.members
+    ]
+    if as_json:
+        facts = {"group": group, "brokers": settings, "members": members}
+        emit({**facts, "queues": list(queues), "silent": dict(silent or {})})
+        return
+    _show_settings(group, settings)
+    columns = ["client", "address", "language", "broker"]
+    if any(row["reads"] for row in members):
+        columns.append("reads")
+    table("members", columns, [[row[name] for name in columns] for row in members])
+    if "reads" in columns:
+        print(
+            "These members subscribe differently: messages that some of them want are dropped or "
+            "left by others."
+        )
+    columns = ["client", "topic", "broker", "queue", "cached", "awaited"]
+    heads = [*columns[:-1], "waits for its listener"]
+    table("queues", heads, [[row[name] for name in columns] for row in queues])
+    for name, problem in (silent or {}).items():
+        print(f"{name} does not say what it works on: {problem}")
+
+
+def _settings_of(found: Sequence[Any]) -> list[dict[str, Any]]:
+    """The settings of a group at each broker, as JSON tells them."""
+    return [
+        {
+            "broker": at.broker_name,
+            **at.settings._asdict(),
+            "retry_policy": retry_policy_json(at.settings.retry_policy),
+        }
+        for at in found
+    ]
+
+
+def _show_settings(group: str, rows: Sequence[dict[str, Any]]) -> None:
+    """A line for each setting, a column for each broker."""
+    shown = [
+        {
+            **row,
+            "retry_policy": policy_text(retry_policy_of({KEY: row["retry_policy"]})),
+            "attributes": as_text(row["attributes"]),
+        }
+        for row in rows
+    ]
+    heads = ["setting", *(row.pop("broker") for row in shown)]
+    table(group, heads, [[name, *(row[name] for row in shown)] for name in shown[0]])
+
+
+def policy_in(text: str) -> Any:
+    """The retry policy that `--retry-policy` names."""
+    try:
+        first, times, growth = text.partition("*")
+        if not times:
+            return CustomizedRetryPolicy(tuple(delay_ms(wait) for wait in text.split(",")))
+        factor, _, most = growth.partition("..")
+        if not (factor.isascii() and factor.isdigit()):
+            fail(f"--retry-policy {text!r}: {factor!r} is no factor, as 2 in 5s*2..2h")
+        return ExponentialRetryPolicy(delay_ms(first), delay_ms(most), int(factor))
+    except ConfigError as problem:
+        fail(f"--retry-policy {text!r}: {problem}. Give waits, as 1s,30s,10m, or 5s*2..2h")
+
+
+def policy_text(policy: Any) -> str:
+    """The policy in a cell of a table."""
+    if isinstance(policy, CustomizedRetryPolicy):
+        return ",".join(map(delay_text, policy.waits_ms))
+    first, most = delay_text(policy.initial_ms), delay_text(policy.max_ms)
+    return f"{first}*{policy.multiplier}..{most}"
