@@ -176,7 +176,7 @@ def rate(folder: Path, count: int, consumers: int, *, single: bool) -> None:
 
 async def cost_of_acks(folder: Path, most: int) -> None:
     runtime = NativeRuntime()
-    config = BrokerConfig(root=str(folder), port=0, ha_port=0, max_popped_messages=most)
+    config = BrokerConfig(root=str(folder), port=0, ha_port=0, max_popped_messages=2 * most)
     broker = Broker(config, runtime, NativeDisk())
     await broker.start()
     service = broker.messaging.popping

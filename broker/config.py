@@ -162,9 +162,16 @@ class BrokerConfig:
     """The pulls that may wait for messages; then connections share the places."""
     max_held_pops: int = setting("maxPopPollingSize", 100_000)
     """The pops that may wait for messages; then connections share the places."""
-    max_popped_messages: int = setting("maxPoppedMessages", 1_000_000, rocketmq=OURS)
+    max_popped_messages: int = setting("maxPoppedMessages", 1_250_000, rocketmq=OURS, live=True)
     """The popped messages that may be open (not acknowledged) at once, over all groups. Beyond that
     only messages whose time is over are given out."""
+    pop_group_share: int = setting("popGroupShare", 4, rocketmq=OURS, live=True)
+    """A group gets new messages by pop while it has open fewer than so many times the room that is
+    left. With 4 it may fill 4 of 5 parts of the room that other groups leave."""
+    pop_threshold_enable: bool = setting("enablePopMessageThreshold", False, live=True)
+    """`popInflightMessageThreshold` counts."""
+    pop_queue_threshold: int = setting("popInflightMessageThreshold", 10_000, live=True)
+    """The messages of one queue that a group may have open, with `enablePopMessageThreshold`."""
     memory_budget_bytes: int = setting(
         "memoryBudgetBytes", Limits.memory_bytes, MEMORY_MIN, INT64_MAX, rocketmq=OURS
     )

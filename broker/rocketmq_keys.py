@@ -88,13 +88,13 @@ _WITHOUT_EFFECT = {
     "popped messages stay in their queues, and a table in memory knows their times": """
         appendAckAsync appendCkAsync clearRetryTopicWhenDeleteTopic defaultPopShareQueueNum
         enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
-        enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
+        enablePopBufferMerge enablePopLog enablePopMetrics
         enableRetryTopicV2 enableSkipLongAwaitingAck initPopOffsetByCheckMsgInMem
         loadBalancePollNameServerInterval popCkMaxBufferSize
         popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut
         popConsumerFSServiceInit popConsumerKVServiceEnable popConsumerKVServiceInit
         popConsumerKVServiceLog popFromRetryProbability popFromRetryProbabilityForPriority
-        popInflightMessageThreshold popLongPollingForceNotifyInterval
+        popLongPollingForceNotifyInterval
         popPollingMapExpireTimeSeconds popPollingMapSize popPollingSize
         popResponseReturnActualRetryTopic popReviveConcurrency popReviveMaxAttemptTimes
         popReviveMaxReturnSizePerRead priorityOrderAsc retrieveMessageFromPopRetryTopicV1

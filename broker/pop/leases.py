@@ -144,6 +144,7 @@ class Leases:
     def __init__(self) -> None:
         self.lanes: dict[LanePlace, PopLane] = {}
         self.count = 0  # open messages
+        self.by_group: dict[str, int] = {}  # of them, those of each group that has some
         self._slots: dict[int, dict[PopLease, None]] = {}  # by the grain in which they end
         self._times: list[int] = []  # a heap; times without leases are skipped
         self._queued: set[int] = set()  # the same
@@ -156,6 +157,11 @@ class Leases:
             lane.validate()
         opened = sum(len(lane.open) for lane in self.lanes.values())
         assert opened == self.count, f"{opened} messages are open, {self.count} are counted"
+        groups: dict[str, int] = {}
+        for lane in self.lanes.values():
+            if lane.open:
+                groups[lane.place.group] = groups.get(lane.place.group, 0) + len(lane.open)
+        assert groups == self.by_group, f"{groups} are open, {self.by_group} are counted"
         leases = {lease for lane in self.lanes.values() for lease in lane.open.values()}
         for lease in leases:
             assert lease.left == len(lease.open), f"{lease.left} of {lease.open} are left"
@@ -189,7 +195,7 @@ class Leases:
             lane.open[offset] = lease
         lane.out += len(lease.offsets)
         lane.append(fresh)
-        self.count += len(fresh)
+        self._count(lane, len(fresh))
         lane.cursor = max(lane.cursor, lease.offsets[-1] + 1)
         due = lease.due = _due(now, lease.invisible_ms / 1000)
         self._slots.setdefault(due, {})[lease] = None
@@ -208,9 +214,19 @@ class Leases:
     def close(self, lane: PopLane, offset: int) -> PopLease:
         """Count a message as acknowledged."""
         lease = lane.open.pop(offset)
-        self.count -= 1
+        self._count(lane, -1)
         self._leave(lease)
         return lease
+
+    def _count(self, lane: PopLane, more: int) -> None:
+        """So many messages more of this lane are open."""
+        self.count += more
+        group = lane.place.group
+        own = self.by_group.get(group, 0) + more
+        if own:
+            self.by_group[group] = own
+        else:
+            self.by_group.pop(group, None)
 
     def _leave(self, lease: PopLease) -> None:
         """One message less is open under this lease."""

@@ -39,6 +39,7 @@ from saturnmq.broker.pop.leases import GRAIN_S, LanePlace, Leases, PopLane, PopL
 from saturnmq.broker.pop.orders import PopOrder, Popped, PoppedRun, attempts_in, offsets_of
 from saturnmq.broker.pop.rebuilding import replay
 from saturnmq.broker.pop.recorder import PopRecorder
+from saturnmq.broker.pop.shares import PopShares
 from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.progress import Mark
 from saturnmq.protocol import properties as names
@@ -68,8 +69,8 @@ class PopService:
         self._on_append = on_append
         self._broker = context.config.broker_name
         self._topic = records.revive_topic(context.config.cluster_name)
-        self._limit = context.config.max_popped_messages
         self.leases = Leases()
+        self._shares = PopShares(self.leases, lambda: context.config)
         self._serves = False
         self._term = object()  # that of the latest `run`
         self._deleted: set[str] = set()  # groups, while the records were being read
@@ -94,6 +95,7 @@ class PopService:
         try:
             self.leases = await replay(c, self._topic)
             self._recorder = PopRecorder(c, self.leases, self._on_append)
+            self._shares = PopShares(self.leases, lambda: c.config)
             self._scan_at = c.runtime.monotonic()
             self._serves = True
             while self._deleted:
@@ -110,6 +112,7 @@ class PopService:
             if self._term is term:
                 self._serves = False
                 self.leases = Leases()
+                self._shares = PopShares(self.leases, lambda: c.config)
                 self.on_end()
 
     def check_serves(self) -> None:
@@ -123,12 +126,18 @@ class PopService:
         being appended, and the log is not being rewritten."""
         return self._serves and not self._store.in_group and not self._c.steps.is_resting
 
+    def status(self) -> dict[str, str]:
+        """Its figures in the broker's runtime information."""
+        return self._shares.status()
+
     def _step(self, now: float) -> None:
         """End leases, forget idle lanes, and record leases again whose records are old."""
         ready: dict[tuple[str, str], None] = {}
         for lease in self.leases.expire(now, EXPIRED_AT_ONCE):
             place = lease.lane.place
             ready[place.group, place.topic] = None
+        for lane in self._shares.released(now):
+            ready[lane.place.group, lane.place.topic] = None
         for group, topic in ready:
             self.on_ready(group, topic)
         if now >= self._scan_at:
@@ -181,10 +190,12 @@ class PopService:
         if popped.count < order.most:
             self._give_again(order, popped, lane)
         behind = self._store.visible_end(topic, queue_id, self._c.visible)
-        has_room = popped.count < order.most and leases.count < self._limit
         # Messages that are ready and were not given out belong before the new ones.
-        if has_room and lane.cursor < behind and not leases.is_ready(lane):
-            self._give_new(order, popped, lane)
+        if popped.count < order.most and lane.cursor < behind and not leases.is_ready(lane):
+            if self._shares.room(lane):
+                self._give_new(order, popped, lane)
+            else:
+                self._shares.hold_back(lane, self._c.runtime.monotonic())
         popped.rest += max(0, behind - lane.cursor)
 
     def has_messages(self, order: PopOrder, topic: str, queue_id: int) -> bool:
@@ -264,7 +275,7 @@ class PopService:
 
     def _give_new(self, order: PopOrder, popped: Popped, lane: PopLane) -> None:
         """Give out messages from the cursor on."""
-        most = min(order.most - popped.count, self._limit - self.leases.count)
+        most = min(order.most - popped.count, self._shares.room(lane))
         room = BYTES_MAX - popped.bytes
         if room <= 0:
             return

@@ -47,6 +47,7 @@ USED_ELSEWHERE = {
     # applications: fields and members of public classes
     "client/admin/topic_settings.py": {"last_update_ms"},
     "client/admin/group_admin.py": {"last_timestamp_ms"},
+    "client/admin/group_settings.py": {"consume_timeout_min"},
     "client/consumer/results.py": {"SUSPEND_CURRENT_QUEUE_A_MOMENT"},
     "pipeline/columns.py": {"on_request"},
     # errors are made from their wire code
