@@ -55,6 +55,7 @@ class Deadlines:
             if now >= next_sample:
                 next_sample = now + SAMPLE_S
                 c.tables.count()
+                c.ledger.latency.turn(now)
                 c.statistics.sample(now, c.runtime.now_ms(), c.topics)
             if now >= next_scan:
                 next_scan = now + SCAN_S

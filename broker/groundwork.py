@@ -89,7 +89,7 @@ def lay_groundwork(
         offsets=ConsumerOffsets(runtime.now_ms, topics.is_over, partial(tables.take, OFFSET)),
         pull_offsets=PullOffsets(),
         locks=QueueLockTable(),
-        ledger=AckLedger(config.max_pending_acks, connections.budget),
+        ledger=AckLedger(config.max_pending_acks, connections.budget, runtime.monotonic),
         role=Role(config),
         epochs=Epochs.load(disk, config.root, store.watermarks.appended),
         statistics=Statistics(runtime.monotonic(), runtime.now_ms()),

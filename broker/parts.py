@@ -42,6 +42,7 @@ from saturnmq.broker.handlers.ranges import RangeService
 from saturnmq.broker.handlers.replies import ReplyService
 from saturnmq.broker.handlers.requests import Handler, Services, handlers
 from saturnmq.broker.handlers.retry import RetryService
+from saturnmq.broker.handlers.runtime_info import RuntimeInformation
 from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.pop.service import PopService
 from saturnmq.broker.registration import Registrar
@@ -372,9 +373,7 @@ def _handlers(
         c,
         messaging.delays,
         messaging.timers,
-        transaction_status=lambda: messaging.check_backs.status() | messaging.ends.status(),
         ha_status=ha_status,
-        flush_behind_ms=durability.flush.behind_ms,
         request_cleaning=durability.cleaning.request,
         forget_pops=messaging.popping.forget_group,
         save=ground.persistence.save,
@@ -382,6 +381,13 @@ def _handlers(
         copy_tables=replication.table_sync.copy_now,
         started_ms=c.runtime.now_ms(),
     )
+    statuses = [
+        messaging.delays.status,
+        messaging.timers.status,
+        messaging.popping.status,
+        messaging.check_backs.status,
+        messaging.ends.status,
+    ]
     services = Services(
         messaging.sends,
         messaging.replies,
@@ -395,6 +401,7 @@ def _handlers(
         messaging.members,
         ClientQuestions(c),
         admin,
+        RuntimeInformation(c, statuses, durability.flush.behind_ms),
         GroupProgress(c),
         OffsetMoves(c, wake_pulls=messaging.wake_readers, save=ground.persistence.save),
         InspectionService(c),

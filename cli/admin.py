@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,37 +81,56 @@ def status(
             ],
         )
         for row in rows:
-            for count, what in (
-                ("memoryRefused", "requests"),
-                ("connectionsRefused", "connections"),
-            ):
-                if int(row.get(count, "0")):
-                    print(
-                        f"{row['broker']} {row['id']}: {row[count]} {what} were refused since its "
-                        f"start; {row['memoryUsedBytes']} of {row['memoryBudgetBytes']} bytes "
-                        f"(memoryBudgetBytes) and {row['connections']} of {row['connectionsMax']} "
-                        "connections (maxConnections) are in use"
-                    )
-            if int(row.get("differingGroups", "0")):
-                print(
-                    f"{row['broker']} {row['id']}: in {row['differingGroups']} groups members "
-                    "subscribe differently, and messages are dropped or left; its log names them "
-                    "(saturnmq group describe)"
-                )
-            if int(row.get("transactionsExpired", "0")):
-                print(
-                    f"{row['broker']} {row['id']}: {row['transactionsExpired']} transactions "
-                    "expired undecided since its start; their messages are in "
-                    "TRANS_CHECK_MAX_TIME_TOPIC"
-                )
-            if int(row.get("unforeseenFailures", "0")):
-                print(
-                    f"{row['broker']} {row['id']}: {row['unforeseenFailures']} requests or tasks "
-                    f"failed in an unforeseen way, the last: {row['lastUnforeseenFailure']}"
-                    " (its log has the traces; please report them)"
-                )
+            for note in _notes(row):
+                print(f"{row['broker']} {row['id']}: {note}")
     if any(row["refusesWrites"] for row in rows):
         raise typer.Exit(1)
+
+
+def _notes(row: dict[str, Any]) -> Iterator[str]:
+    """The facts of a broker that an operator should know, beside its line in the table."""
+
+    def number(name: str) -> int:
+        return int(row.get(name) or 0)
+
+    for count, what in (("memoryRefused", "requests"), ("connectionsRefused", "connections")):
+        if number(count):
+            yield (
+                f"{row[count]} {what} were refused since its start; {row['memoryUsedBytes']} of "
+                f"{row['memoryBudgetBytes']} bytes (memoryBudgetBytes) and {row['connections']} of "
+                f"{row['connectionsMax']} connections (maxConnections) are in use"
+            )
+    if number("timedWaiting") or number("timedLatestMs"):
+        late = f", deliveries were up to {row['timedLatestMs']} ms late in the last two minutes"
+        yield (
+            f"{number('timedWaiting'):,} timed messages wait"
+            + (late if "timedLatestMs" in row else "")
+        )
+    if number("popsOpen"):
+        yield (
+            f"{number('popsOpen'):,} of at most {number('popsOpenMax'):,} popped messages are not "
+            f"acknowledged, by group: {row['popsOpenByGroup'].replace(';', ', ')}"
+        )
+    if row.get("popGroupsHeldBack"):
+        yield (
+            f"{row['popGroupsHeldBack'].replace(';', ', ')} get no new messages by pop until they "
+            "acknowledge some (maxPoppedMessages, popGroupShare)"
+        )
+    if number("differingGroups"):
+        yield (
+            f"in {row['differingGroups']} groups members subscribe differently, and messages are "
+            "dropped or left; its log names them (saturnmq group describe)"
+        )
+    if number("transactionsExpired"):
+        yield (
+            f"{row['transactionsExpired']} transactions expired undecided since its start; their "
+            "messages are in TRANS_CHECK_MAX_TIME_TOPIC"
+        )
+    if number("unforeseenFailures"):
+        yield (
+            f"{row['unforeseenFailures']} requests or tasks failed in an unforeseen way, the last: "
+            f"{row['lastUnforeseenFailure']} (its log has the traces; please report them)"
+        )
 
 
 @app.command()

@@ -10,8 +10,10 @@ is not met, the outcome is unknown. The ledger never gives a weaker acknowledgem
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from saturnmq.broker.commit.put_latency import PutLatency
 from saturnmq.protocol.budget import Budget
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -25,7 +27,8 @@ FAILURES = frozenset({ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_
 @dataclass(slots=True)
 class Waiting:
     end: int  # physical offset just behind the last frame of the send
-    deadline: float  # monotonic seconds
+    since: float  # monotonic seconds
+    deadline: float
     endpoint: Endpoint
     reply: Command
 
@@ -33,8 +36,11 @@ class Waiting:
 class AckLedger:
     """Replies in log order, waiting for `confirmed`."""
 
-    def __init__(self, limit: int, whole: Budget) -> None:
+    def __init__(self, limit: int, whole: Budget, clock: Callable[[], float]) -> None:
+        """`clock`: the steady one, in seconds."""
         self.limit = limit
+        self.latency = PutLatency(clock())
+        self._clock = clock
         self._part = Budget(whole.limit, "of acknowledgements that wait", whole)
         self._waiting: deque[Waiting] = deque()
 
@@ -57,16 +63,21 @@ class AckLedger:
             assert waiting.reply.code == ResponseCode.SUCCESS, waiting.reply.code
         assert self._part.used >= 0, f"what waits takes {self._part.used} bytes"
 
-    def add(self, end: int, deadline: float, endpoint: Endpoint, reply: Command) -> None:
+    def add(self, end: int, timeout_s: float, endpoint: Endpoint, reply: Command) -> None:
         assert end > 0, f"an answer is to wait for {end}"
-        self._waiting.append(Waiting(end, deadline, endpoint, reply))
+        now = self._clock()
+        self._waiting.append(Waiting(end, now, now + timeout_s, endpoint, reply))
 
     def release(self, confirmed: int) -> int:
         """Answer everything below `confirmed`; return the number of replies."""
         waiting, released = self._waiting, 0
+        if not waiting or waiting[0].end > confirmed:
+            return 0
+        now, waited = self._clock(), self.latency.waited
         while waiting and waiting[0].end <= confirmed:
             done = waiting.popleft()
             released += 1
+            waited(now - done.since)
             if not done.endpoint.closed:
                 done.endpoint.send(done.reply)
         return released

@@ -27,6 +27,7 @@ class Acknowledgement:
         self._on_append()
         waits = wait and (c.config.sync_flush or c.waits_for_copies)
         if c.store.watermarks.confirmed >= end or (not waits and c.flush_keeps_up()):
+            c.ledger.latency.counts[0] += 1
             if not endpoint.closed:
                 endpoint.send(reply)
             return
@@ -40,7 +41,7 @@ class Acknowledgement:
             return
         if not len(c.ledger):
             c.push()  # it is alone: the slaves need not wait for the end of the turn
-        c.ledger.add(end, c.runtime.monotonic() + self._timeout_s(), endpoint, reply)
+        c.ledger.add(end, self._timeout_s(), endpoint, reply)
 
     def _timeout_s(self) -> float:
         """The time that a send may wait for its ack mode."""

@@ -219,6 +219,16 @@ class DelayService(ProgressTable[int]):
             )
         return offset
 
+    def status(self) -> dict[str, str]:
+        """RocketMQ's figures of the levels that were ever used, in the broker's runtime
+        information: the next offset to deliver, and the end of the queue."""
+        found = {}
+        for level in sorted(self._waits):
+            end = self._store.max_offset(SCHEDULE_TOPIC, level - 1)
+            if end:
+                found[f"scheduleMessageOffset_{level}"] = f"{self._next.get(level, 0)},{end}"
+        return found
+
     # delivery
 
     def arrived(self, arrival: Arrival) -> None:

@@ -1,13 +1,13 @@
-"""Requests of operators: topics, groups, statistics, configuration, and the tables slaves copy.
+"""Requests of operators: topics, groups, statistics, and the tables slaves copy.
 
-Codes 17 18 21 28 43 45 60 61 200 201 202 207 215 225 306 316 329 351 352 513 907. Bodies are
+Codes 17 18 21 43 45 60 61 200 201 202 207 215 225 306 316 329 351 352 513 907. Bodies are
 RocketMQ's, so that mqadmin and the Dashboard read them. A request that changes a table is answered
 when the table is on disk. If it could not be saved, the error says which state holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 from saturnmq.broker import bodies
@@ -31,7 +31,6 @@ from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.service import TimerService
 from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import check_topic, dlq_topic, retry_topic
 from saturnmq.runtime.errors import (
@@ -40,7 +39,6 @@ from saturnmq.runtime.errors import (
     SystemError_,
     UnsupportedRequest,
 )
-from saturnmq.runtime.turns import OncePerTurn
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,9 +54,7 @@ class AdminService:
         delays: DelayService,
         timers: TimerService,
         *,
-        transaction_status: Callable[[], Mapping[str, str]],
         ha_status: Callable[[], dict[str, Any]],
-        flush_behind_ms: Callable[[], int],
         request_cleaning: Callable[[], None],
         forget_pops: Callable[[str], None],
         save: Callable[[Saveable], Awaitable[None]],
@@ -76,22 +72,15 @@ class AdminService:
         self._store = context.store
         self._topics = context.topics
         self._delays = delays
-        self._transaction_status = transaction_status
         self._timers = timers
         self._ha_status = ha_status
-        self._flush_behind_ms = flush_behind_ms
         self._request_cleaning = request_cleaning
         self._forget_pops = forget_pops
         self._save = save
         self._deletion = deletion
         self._copy_tables = copy_tables
-        self._started_ms = started_ms
-        self._began_at = context.store.watermarks.appended
         self._encoded_topics = EncodedTable(context.topics, _mapping)
         self._encoded_groups = EncodedTable(context.groups, lambda _: {})
-        self._runtime_info = OncePerTurn(
-            context.runtime, lambda: fastjson.dumps({"table": self.runtime_info()})
-        )
         # Names this process in the versions of its tables: no other process gives the same.
         self._stamp = f"{started_ms:x}.{context.runtime.random.getrandbits(32):08x}"
 
@@ -397,92 +386,6 @@ class AdminService:
         """Delete expired segments now, and their entries in queues and index."""
         self._request_cleaning()
         answer(endpoint, request, request.reply(0))
-
-    def on_runtime_info(
-        self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader
-    ) -> None:
-        answer(endpoint, request, request.reply(0, body=self._runtime_info()))
-
-    def _deposed(self) -> str:
-        """Why this node takes no writes although it was a master; empty for a slave."""
-        role = self._role
-        slave = role.state is State.SLAVE
-        return "" if slave else role.refuses(self._runtime.monotonic())
-
-    def _traffic(self) -> dict[str, str]:
-        """The figures of RocketMQ's StoreStatsService and BrokerStats; sizes are those of the log,
-        including the filling at the end of segments."""
-        c = self._c
-        counted, now = c.statistics, c.runtime.monotonic()
-        day, totals = counted.day, counted.totals
-        size = 0 if c.role.is_slave else c.store.watermarks.appended - self._began_at
-        return {
-            "putTps": counted.rates("put", now),
-            "getTotalTps": counted.rates("asked", now),
-            "getFoundTps": counted.rates("found", now),
-            "getMissTps": counted.rates("missed", now),
-            "getTransferredTps": counted.rates("transferred", now),
-            "msgPutTotalYesterdayMorning": str(day.put_yesterday),
-            "msgPutTotalTodayMorning": str(day.put_today),
-            "msgPutTotalTodayNow": str(totals.put),
-            "msgGetTotalYesterdayMorning": str(day.got_yesterday),
-            "msgGetTotalTodayMorning": str(day.got_today),
-            "msgGetTotalTodayNow": str(totals.transferred),
-            "putMessageTimesTotal": str(totals.put),
-            "putMessageSizeTotal": str(size),
-            "putMessageAverageSize": f"{size / max(totals.put, 1):.1f}",
-        }
-
-    def runtime_info(self) -> Mapping[str, str]:
-        c = self._c
-        marks = c.store.watermarks
-        now, truncated = c.runtime.now_ms(), c.store.truncated()
-        return {
-            **{f"{of}ThreadPoolQueueHeadWaitTimeMills": "0" for of in ("send", "pull", "query")},
-            "pageCacheLockTimeMills": "0",
-            **self._traffic(),
-            "brokerVersionDesc": "V5_4_0",
-            "brokerVersion": "493",
-            "brokerActive": "true",
-            "brokerRole": c.role.name,
-            "bootTimestamp": str(self._started_ms),
-            "runtime": f"[ {(now - self._started_ms) // 1000} s ]",
-            "sendThreadPoolQueueSize": str(len(c.ledger)),
-            "sendThreadPoolQueueCapacity": str(c.ledger.limit),
-            "pullThreadPoolQueueSize": "0",
-            "pullThreadPoolQueueCapacity": str(c.config.max_held_pulls),
-            "queryThreadPoolQueueSize": "0",
-            "queryThreadPoolQueueCapacity": "0",
-            "earliestMessageTimeStamp": str(self._earliest_ms()),
-            "commitLogMinOffset": str(marks.start),
-            "commitLogMaxOffset": str(marks.appended),
-            "commitLogFlushedOffset": str(marks.flushed),
-            "commitLogReplicatedOffset": str(marks.replicated),
-            "commitLogConfirmedOffset": str(marks.confirmed),
-            "commitLogDispatchedOffset": str(marks.dispatched),
-            "commitLogDiskRatio": f"{c.store.space.percent / 100}",
-            "consumeQueueDiskRatio": f"{c.store.space.percent / 100}",
-            "flushBehindMs": str(self._flush_behind_ms()),
-            **c.loop_watch.status(),
-            **c.connections.status(),
-            **self._transaction_status(),
-            "differingGroups": str(len(c.clients.differing)),
-            "unforeseenFailures": str(c.failures.count),
-            "lastUnforeseenFailure": c.failures.last,
-            "refusesWrites": c.store.failed or c.store.refuses or self._deposed(),
-            "brokerEpoch": str(c.role.promised_epoch),
-            "truncatedFiles": str(len(truncated)),
-            "truncatedBytes": str(sum(side.size for side in truncated)),
-            "damagedRanges": ";".join(f"{a}-{b}" for a, b in c.store.recovery.gaps),
-            "dispatchBehindBytes": str(marks.appended - marks.dispatched),
-            "remainHowManyDataToFlush": f"{marks.appended - marks.flushed} B",
-            "startAcceptSendRequestTimeStamp": "0",
-        }
-
-    def _earliest_ms(self) -> int:
-        """The store time of the oldest message of the log; -1 if there is none."""
-        frame = self._store.message_at(self._store.watermarks.start)
-        return -1 if frame is None else decode_frames(frame)[0].store_timestamp
 
 
 def _mapping(document: Document) -> Document:

@@ -22,6 +22,7 @@ from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.handlers.ranges import RangeService
 from saturnmq.broker.handlers.replies import ReplyService
 from saturnmq.broker.handlers.retry import RetryService
+from saturnmq.broker.handlers.runtime_info import RuntimeInformation
 from saturnmq.broker.handlers.send import SendService
 from saturnmq.broker.replication.failover import FailoverService
 from saturnmq.broker.replication.leaving import Leaving
@@ -57,6 +58,7 @@ class Services:
     members: MembershipService
     questions: ClientQuestions
     admin: AdminService
+    runtime_info: RuntimeInformation
     progress: GroupProgress
     moves: OffsetMoves
     inspection: InspectionService
@@ -154,7 +156,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.PROMOTE: s.failover.on_promote,
         code.GET_BROKER_CONFIG: s.settings.on_show,
         code.UPDATE_BROKER_CONFIG: s.settings.on_change,
-        code.GET_BROKER_RUNTIME_INFO: s.admin.on_runtime_info,
+        code.GET_BROKER_RUNTIME_INFO: s.runtime_info.on_show,
         code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: s.inspection.on_system_topics,
         code.VIEW_BROKER_STATS_DATA: s.inspection.on_statistic,
         code.QUERY_CONSUME_QUEUE: s.inspection.on_queue_entries,

@@ -32,6 +32,7 @@ class Totals(NamedTuple):
     found: int = 0  # pulls that got something
     missed: int = 0  # pulls that got nothing
     transferred: int = 0  # messages that pulls got
+    timed: int = 0  # timed messages that were delivered
 
 
 class Day(NamedTuple):
@@ -73,21 +74,25 @@ class Statistics:
 
     def arrived(self, arrivals: Iterable[Arrival]) -> None:
         """Count new entries of queues."""
-        put, (total, found, missed, transferred) = self._put, self.totals
+        put, (total, *others) = self._put, self.totals
         for arrival in arrivals:
             topic, count = arrival.topic, arrival.messages
             put[topic] = put.get(topic, 0) + count
             total += count
-        self.totals = Totals(total, found, missed, transferred)
+        self.totals = Totals(total, *others)
+
+    def delivered_timed(self, count: int) -> None:
+        """Count timed messages whose time has come."""
+        self.totals = self.totals._replace(timed=self.totals.timed + count)
 
     def pulled(self, group: str, topic: str, count: int) -> None:
         """Count a pull that was answered with so many messages."""
         assert count >= 0, f"a pull got {count} messages of {topic}"
-        put, found, missed, transferred = self.totals
+        put, found, missed, transferred, timed = self.totals
         if not count:
-            self.totals = Totals(put, found, missed + 1, transferred)
+            self.totals = Totals(put, found, missed + 1, transferred, timed)
             return
-        self.totals = Totals(put, found + 1, missed, transferred + count)
+        self.totals = Totals(put, found + 1, missed, transferred + count, timed)
         key = group, topic
         self._got[key] = self._got.get(key, 0) + count
 
@@ -111,9 +116,10 @@ class Statistics:
     def rates(self, name: str, now: float) -> str:
         """The rates a second of a field of the totals, or of found and missed together ("asked"),
         over the last 10, 60 and 600 seconds, as RocketMQ writes them."""
-        return " ".join(f"{self._rate(name, now, span):.2f}" for span in SPANS_S)
+        return " ".join(f"{self.rate(name, now, span):.2f}" for span in SPANS_S)
 
-    def _rate(self, name: str, now: float, span: float) -> float:
+    def rate(self, name: str, now: float, span: float = MINUTE_S) -> float:
+        """The rate a second of a field of the totals, over so many seconds."""
         since, then = self._note_before(now - span)
         return _per_second(_value(self.totals, name) - _value(then, name), now - since)
 
@@ -142,7 +148,7 @@ class Statistics:
             name = TOTALS[figure]
             total = _value(self.totals, name)
             before = _value(self._note_before(now - MINUTE_S)[1], name)
-            minute = Risen(total - before, self._rate(name, now, MINUTE_S))
+            minute = Risen(total - before, self.rate(name, now))
             return minute, *self._total_spans.hour_and_day(name, total, now)
         since, put, got = self._minutes[0]
         if figure == "TOPIC_PUT_NUMS" and key in self._put:

@@ -76,11 +76,26 @@ class TimerDelivery:
         self._on_append = on_append
         self._may_append = may_append
         self.delivered = 0  # since the start
+        self._minute = 0
+        self._late = self._late_before = 0  # ms at most, in this minute and in the one before
         self.holds: Counter[int] = Counter()  # messages that recalls look for
 
     def now_of(self, shelf: str) -> int:
         """The time by the clock of this shelf."""
         return self._clock.now_ms() if shelf == DELAYS else self._c.runtime.now_ms()
+
+    def latest_ms(self) -> int:
+        """The milliseconds by which the latest delivery of this minute and of the one before
+        was late."""
+        self._note_late(0)
+        return max(self._late, self._late_before)
+
+    def _note_late(self, late_ms: int) -> None:
+        minute = int(self._c.runtime.monotonic() // 60)
+        if minute != self._minute:
+            self._late_before = self._late if minute == self._minute + 1 else 0
+            self._minute, self._late = minute, 0
+        self._late = max(self._late, late_ms)
 
     async def deliver(self, pending: PendingMessages, shelf: str) -> int:
         """Deliver a batch of due messages; return how many left the shelf. SaturnError: they could
@@ -138,6 +153,7 @@ class TimerDelivery:
         c = self._c
         parts: list[AtomicBatchPart] = []
         topics: Counter[str] = Counter()
+        now, copies = self.now_of(shelf), 0
         for each in found:
             message = each.message
             if message is None:
@@ -149,11 +165,14 @@ class TimerDelivery:
                 parts.append(self._rolled(shelf, message))
             elif (part := self._copy(message, topic, text)) is not None:
                 parts.append(part)
+                copies += 1
+                self._note_late(now - each.waiting[0])
         settlement = Settlement({shelf: [each.waiting[:2] for each in found]}, topics)
         put = append_settlement(c.store, settlement, parts, c.store_host)
         pending.own.add(put.queue_offset)
         pending.count(settlement)
         self.delivered += len(parts)
+        c.statistics.delivered_timed(copies)
         self._on_append()
 
     def _copy(self, message: ReceivedMessage, topic: str, text: str) -> AtomicBatchPart | None:

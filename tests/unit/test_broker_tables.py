@@ -194,7 +194,7 @@ def test_a_table_that_was_replaced_is_told_as_a_whole() -> None:
 def test_the_ledger_answers_in_log_order_and_names_what_was_late() -> None:
     wire: Any = Wire()
     memory = Budget(1 << 20, "all")
-    ledger = AckLedger(10, memory)
+    ledger = AckLedger(10, memory, lambda: 0.0)
     for end in (10, 20, 30):
         ledger.add(end, 5.0, wire, Command(0))
     ledger.count()
