@@ -183,7 +183,9 @@ async def promote(slave: Machine, term: int = 2) -> None:
     assert reply.code == 0, reply.remark
 
 
-def run(body: Callable[[World], Awaitable[None]]) -> None:
+def run(body: Callable[[World], Awaitable[None]], limit_s: float = 100 * 3600.0) -> None:
+    """Run a test on a loop of virtual time, which passes at most `limit_s`."""
+
     async def main() -> None:
         try:
             await body(world)
@@ -193,7 +195,7 @@ def run(body: Callable[[World], Awaitable[None]]) -> None:
                     runtime.power_off()
                     await runtime.settle()
 
-    loop = SimLoop(random.Random(1), limit_s=100 * 3600.0)
+    loop = SimLoop(random.Random(1), limit_s=limit_s)
     asyncio.set_event_loop(loop)
     world = World(loop)
     try:

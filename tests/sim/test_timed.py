@@ -10,8 +10,11 @@ import struct
 import pytest
 from machines_rig import Machine, World, follow, group, promote, run
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.runtime.errors import InvalidParameter, MessageIllegal
 from saturnmq.store.message_store import PendingMessage
 from timed_rig import HOUR_MS, after, booted, comes, later, wall
+
+DAY_S = 86_400
 
 # -- on one machine --------------------------------------------------------------------------------
 
@@ -161,6 +164,56 @@ def test_a_message_that_waits_longer_than_its_log_is_kept_is_written_anew() -> N
         await comes(machine, b"hours", sent + 10_000)
         assert (await machine.bodies()).count(b"moment") == 1
         assert int((await machine.read())[0].properties["TIMER_ROLL_TIMES"]) == 4
+
+    run(body)
+
+
+@pytest.mark.parametrize("days", [4, 40])
+def test_a_broker_that_allows_forty_days_keeps_a_message_for_so_long(days: int) -> None:
+    """It runs for a minute of each day, so that the test takes seconds. Each start may set the
+    clock of delays back by 3 ms."""
+
+    async def body(world: World) -> None:
+        options = {"commitlog_segment_bytes": 128 << 10}  # and the log is kept for three days
+        machine = await booted(world, timer_max_delay_s=40 * DAY_S, store_options=options)
+        sent = world.loop.time()
+        await later(machine, b"moment", TIMER_DELIVER_MS=wall(machine) + days * DAY_S * 1000)
+        await after(machine, b"delay", days * DAY_S)
+        for day in range(1, days + 1):
+            await machine.stop()
+            await asyncio.sleep(sent + day * DAY_S - 30 - world.loop.time())
+            await machine.boot()
+            for _ in range(2):
+                await machine.send(bytes(100_000), topic="other")
+            await machine.ask(RequestCode.DELETE_EXPIRED_COMMITLOG, {})
+            if day < days:
+                await asyncio.sleep(60)
+        assert machine.broker.store.min_offset("rmq_sys_wheel_timer", 0) > 1
+        assert machine.count() == 0
+        await comes(machine, b"delay", sent + days * DAY_S)
+        assert await machine.bodies() == [b"moment", b"delay"]
+
+    run(body, limit_s=41.0 * DAY_S)
+
+
+def test_a_wait_beyond_the_bound_is_refused_and_the_bound_is_at_most_forty_days() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+
+        async def answer_of(**names: int) -> int:
+            return (await machine.put(b"x", **names)).code
+
+        for bound_s in (3 * DAY_S, 40 * DAY_S):
+            # By the wall clock a moment is nearer when the broker looks at it.
+            beyond_ms = wall(machine) + (bound_s + 1) * 1000
+            assert await answer_of(TIMER_DELAY_SEC=bound_s) == 0
+            assert await answer_of(TIMER_DELAY_SEC=bound_s + 1) == MessageIllegal.code
+            assert await answer_of(TIMER_DELAY_MS=bound_s * 1000 + 1) == MessageIllegal.code
+            assert await answer_of(TIMER_DELIVER_MS=beyond_ms) == MessageIllegal.code
+            for seconds, code in ((40 * DAY_S + 1, InvalidParameter.code), (40 * DAY_S, 0)):
+                change = b"timerMaxDelaySec=%d\n" % seconds
+                reply = await machine.ask(RequestCode.UPDATE_BROKER_CONFIG, {}, change)
+                assert reply.code == code, reply.remark
 
     run(body)
 
