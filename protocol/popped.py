@@ -2,7 +2,8 @@
 
 The handle of a message is kept in its properties, under POP_CK, as in Java. An answer is checked
 before any message of it is given out: each message must be named in `msgOffsetInfo`, in the order
-of the frames, and each queue in `startOffsetInfo`.
+of the frames, and each queue in `startOffsetInfo`. A broker of RocketMQ's gives messages of its
+retry topics the name of the topic that was asked for, and writes their handles into them itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from saturnmq.protocol import checked, kernels
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.pop_handle import KINDS, RETRY_V2, PopHandle, topic_of_kind
+from saturnmq.protocol.pop_handle import KINDS, NORMAL, RETRY_V2, PopHandle, topic_of_kind
 from saturnmq.protocol.properties import POP_CK
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
@@ -45,6 +46,8 @@ def messages_in(
         kind = kinds.get(message.topic)
         if kind is None:
             raise MalformedFrame(f"a pop of {topic} has a message of {message.topic}")
+        if kind == NORMAL and POP_CK in message.properties:
+            kind = _written_kind(message, pop_ms, broker)
         queue = kind, message.queue_id
         named = offsets.get(queue)
         if not named or queue not in starts or named.pop(0) != message.queue_offset:
@@ -67,6 +70,18 @@ def messages_in(
     if any(offsets.values()):
         raise MalformedFrame(f"a pop of {topic} names messages that it does not have")
     return found
+
+
+def _written_kind(message: ReceivedMessage, pop_ms: int, broker: str) -> int:
+    """The kind in the handle that a broker wrote into this message for this pop. Its producer may
+    have left another one in it, which says nothing."""
+    try:
+        handle = PopHandle.decode(message.properties[POP_CK])
+    except MalformedFrame:
+        return NORMAL
+    place = message.queue_id, message.queue_offset
+    is_of_this_pop = (handle.pop_ms, handle.broker) == (pop_ms, broker)
+    return handle.kind if is_of_this_pop and (handle.queue_id, handle.offset) == place else NORMAL
 
 
 def _rows(info: str) -> Iterator[tuple[tuple[int, int], str]]:

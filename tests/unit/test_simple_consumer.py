@@ -11,6 +11,7 @@ from saturnmq.broker.broker import Broker
 from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.popped import messages_in
+from saturnmq.protocol.properties import encode_properties
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.errors import (
@@ -269,3 +270,28 @@ def test_an_answer_that_contradicts_itself_is_refused(changes: dict[str, str]) -
     assert message.properties["POP_CK"] == "4 7 9 0 0 broker-a 0 4"
     with pytest.raises(MalformedFrame):
         read({**GOOD, **changes})
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ("3 7 9 0 1 broker-a 0 4", 1),
+        ("3 7 9 0 2 broker-a 0 4", 2),
+        ("3 6 9 0 1 broker-a 0 4", 0),  # of another pop
+        ("3 7 9 0 1 broker-b 0 4", 0),  # of another broker
+        ("3 7 9 0 1 broker-a 0 5", 0),  # of another message
+        ("3 7 9 0 1", 0),
+    ],
+)
+def test_a_retry_that_a_broker_of_rocketmqs_wrote_its_handle_into_has_the_kind_of_that(
+    written: str, kind: int
+) -> None:
+    """RocketMQ's broker gives it the name of the topic that was asked for; a producer may have left
+    a handle as well, which says nothing."""
+    frame = plain_frame(
+        topic=b"T", queue_id=0, queue_offset=4, properties=encode_properties({"POP_CK": written})
+    )
+    ext = {**GOOD, "startOffsetInfo": f"{kind} 0 3", "msgOffsetInfo": f"{kind} 0 4"}
+    (message,) = messages_in(Command.request(0, ext, frame), "T", "G", "broker-a", verify_crc=True)
+    assert message.topic == "T"
+    assert message.properties["POP_CK"] == f"3 7 9 0 {kind} broker-a 0 4"
