@@ -163,11 +163,9 @@ class BrokerConfig:
     max_held_pops: int = setting("maxPopPollingSize", 100_000)
     """The pops that may wait for messages; then connections share the places."""
     max_popped_messages: int = setting("maxPoppedMessages", 1_250_000, rocketmq=OURS, live=True)
-    """The popped messages that may be open (not acknowledged) at once, over all groups. Beyond that
-    only messages whose time is over are given out."""
+    """The popped messages that may be open (not acknowledged) at once, of all groups."""
     pop_group_share: int = setting("popGroupShare", 4, rocketmq=OURS, live=True)
-    """A group gets new messages by pop while it has open fewer than so many times the room that is
-    left. With 4 it may fill 4 of 5 parts of the room that other groups leave."""
+    """A group may have so many times the room that is left open: with 4, 4 of 5 parts of it all."""
     pop_threshold_enable: bool = setting("enablePopMessageThreshold", False, live=True)
     """`popInflightMessageThreshold` counts."""
     pop_queue_threshold: int = setting("popInflightMessageThreshold", 10_000, live=True)
@@ -264,17 +262,14 @@ class BrokerConfig:
 
     def __post_init__(self) -> None:
         check_bounds(self)
-        if self.role not in ROLES:
-            raise ConfigError(f"brokerRole is {self.role!r}; it must be one of {', '.join(ROLES)}")
+        roles, flushes = ("brokerRole", ROLES), ("flushDiskType", FLUSH_TYPES)
+        for value, (key, words) in ((self.role, roles), (self.flush_disk_type, flushes)):
+            if value not in words:
+                raise ConfigError(f"{key} is {value!r}; it must be one of {', '.join(words)}")
         try:
             check_topic(self.trace_topic)
         except InvalidParameter as error:
             raise ConfigError(f"msgTraceTopicName: {error}") from None
-        if self.flush_disk_type not in FLUSH_TYPES:
-            raise ConfigError(
-                f"flushDiskType is {self.flush_disk_type!r}; it must be one of "
-                + ", ".join(FLUSH_TYPES)
-            )
         if (self.role == "SLAVE") != (self.broker_id > 0):
             raise ConfigError(
                 f"brokerRole {self.role} with brokerId {self.broker_id}: a master has id 0, "

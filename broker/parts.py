@@ -394,7 +394,9 @@ def _handlers(
         messaging.pulls,
         messaging.pops,
         messaging.pop_acks,
-        AssignmentRequests(c, replication.registrar.route, ground.persistence.save),
+        AssignmentRequests(
+            c, replication.registrar.route, ground.persistence.save, messaging.members.notify
+        ),
         messaging.retries,
         messaging.recalls,
         QueryService(c),

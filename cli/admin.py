@@ -101,11 +101,10 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
                 f"{row['connectionsMax']} connections (maxConnections) are in use"
             )
     if number("timedWaiting") or number("timedLatestMs"):
-        late = f", deliveries were up to {row['timedLatestMs']} ms late in the last two minutes"
-        yield (
-            f"{number('timedWaiting'):,} timed messages wait"
-            + (late if "timedLatestMs" in row else "")
-        )
+        late = ""
+        if "timedLatestMs" in row:  # a slave delivers nothing
+            late = f", deliveries were up to {row['timedLatestMs']} ms late in the last two minutes"
+        yield f"{number('timedWaiting'):,} timed messages wait{late}"
     if number("popsOpen"):
         yield (
             f"{number('popsOpen'):,} of at most {number('popsOpenMax'):,} popped messages are not "

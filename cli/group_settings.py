@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, table
-from saturnmq.cli.topics import Attributes, Without, admin, as_text, attributes_in
+from saturnmq.cli.topics import Attributes, Without, admin, as_text, attributes_in, named
 from saturnmq.protocol.retry_policy import (
     KEY,
     CustomizedRetryPolicy,
@@ -138,6 +138,33 @@ alter = _command(
 )
 
 
+def mode(
+    group: str,
+    topic: str,
+    how: Annotated[str, typer.Argument(metavar="pull|pop")],
+    share: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Each member pops its own queues and those of so many others; 0: all queues.",
+        ),
+    ] = 0,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Have a group pull or pop a topic. Push consumers that run follow, but for ordered and
+    broadcasting ones, which always pull.
+    """
+    if how not in ("pull", "pop"):
+        fail(f"{how!r}: it is pull or pop")
+    with admin(nameserver) as client, named(topic, client):
+        client.set_request_mode(group, topic, how.upper(), share=share)
+    if as_json:
+        emit({"group": group, "topic": topic, "mode": how, "share": share})
+    else:
+        print(f"group {group} has {topic} by {how}")
+
+
 def known_group(client: Any, group: str) -> None:
     """End with the nearest name if there is no such group."""
     groups = client.list_groups()
@@ -194,6 +221,7 @@ def _settings_of(found: Sequence[Any]) -> list[dict[str, Any]]:
             "broker": at.broker_name,
             **at.settings._asdict(),
             "retry_policy": retry_policy_json(at.settings.retry_policy),
+            "pops": [each._asdict() for each in at.pops],
         }
         for at in found
     ]
@@ -206,6 +234,7 @@ def _show_settings(group: str, rows: Sequence[dict[str, Any]]) -> None:
             **row,
             "retry_policy": policy_text(retry_policy_of({KEY: row["retry_policy"]})),
             "attributes": as_text(row["attributes"]),
+            "pops": ", ".join(each["topic"] for each in row["pops"]),
         }
         for row in rows
     ]

@@ -12,6 +12,7 @@ from saturnmq.cli.group_settings import (
     alter,
     create,
     known_group,
+    mode,
     show_group,
 )
 from saturnmq.cli.output import (
@@ -42,6 +43,7 @@ TIMES_FROM = 10**11
 
 group_app.command("create")(create)
 group_app.command("alter")(alter)
+group_app.command("mode")(mode)
 
 
 @group_app.command("list")

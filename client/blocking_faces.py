@@ -15,6 +15,7 @@ from saturnmq.client.admin.broker_admin import BrokerNode, ConnectedProducer
 from saturnmq.client.admin.group_admin import (
     END,
     GroupAtBroker,
+    Mode,
     OffsetReset,
     QueueAtMember,
     QueueLag,
@@ -29,10 +30,11 @@ from saturnmq.client.blocking import Facade
 from saturnmq.client.consumer import pull_consumer, push_consumer, simple_consumer
 from saturnmq.client.consumer.consuming import SUSPEND_S
 from saturnmq.client.consumer.listening import Listener, OneListener
-from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S
+from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, INSTANCE
 from saturnmq.client.consumer.own_offsets import OwnOffsetStore
+from saturnmq.client.consumer.popping import INVISIBLE_S
 from saturnmq.client.consumer.process_queue import FlowLimits
-from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S, INSTANCE
+from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -94,6 +96,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         max_reconsume: int = -1,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
         suspend_s: float = SUSPEND_S,
+        pop_invisible_s: float = INVISIBLE_S,
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
@@ -124,6 +127,8 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere; an
             ordered queue stands still instead, for all members. Both are reported to `on_error`
         suspend_s: seconds after which an ordered consumer tries a failed message again, 0.01 to 30
+        pop_invisible_s: the seconds that a listener has for messages of a topic that the group was
+            told to pop (docs/pop.md), 5 to 300; then other members get them
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits of what is consumed
@@ -157,6 +162,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 max_reconsume=max_reconsume,
                 consume_timeout_s=consume_timeout_s,
                 suspend_s=suspend_s,
+                pop_invisible_s=pop_invisible_s,
                 rebalance=rebalance,
                 rebalance_interval_s=rebalance_interval_s,
                 commit_interval_s=commit_interval_s,
@@ -730,6 +736,13 @@ class Admin(Facade[admin.Admin]):
         names are those of `create_group`. GroupNotExist: no master has it.
         """
         self._wait(self._target.alter_group(group, **settings))
+
+    def set_request_mode(self, group: str, topic: str, mode: Mode, *, share: int = 0) -> None:
+        """Have the group pull or pop a topic, as mqadmin's setConsumeMode does; push consumers that
+        run follow at once. With a `share` each member pops its own queues and those of so many
+        others, otherwise all.
+        """
+        self._wait(self._target.set_request_mode(group, topic, mode, share=share))
 
     def delete_group(self, group: str) -> None:
         """Delete the group on every master, with its offsets and its retry and dead-letter topics.

@@ -222,6 +222,12 @@ class ConsumerGroupHeader(Header):
 
 
 @header
+class ConsumerListHeader(Header):
+    group: str = name("consumerGroup")
+    wants_pops: bool = flag("saturnPops", default=False)  # the topics that the group pops
+
+
+@header
 class ProducerGroupHeader(Header):
     group: str = name("producerGroup")
 
@@ -415,7 +421,7 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.VIEW_MESSAGE_BY_ID: ViewMessageHeader,
     _C.HEART_BEAT: NoFieldsHeader,
     _C.UNREGISTER_CLIENT: UnregisterClientHeader,
-    _C.GET_CONSUMER_LIST_BY_GROUP: ConsumerGroupHeader,
+    _C.GET_CONSUMER_LIST_BY_GROUP: ConsumerListHeader,
     _C.LOCK_BATCH_MQ: NoFieldsHeader,
     _C.UNLOCK_BATCH_MQ: NoFieldsHeader,
     _C.CHECK_CLIENT_CONFIG: NoFieldsHeader,

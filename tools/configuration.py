@@ -130,6 +130,7 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "max_reconsume": "maxReconsumeTimes",
         "trace": "enableTrace, traceTopic",
         "consume_timeout_s": "consumeTimeout",
+        "pop_invisible_s": "popInvisibleTime",
         "suspend_s": "suspendCurrentQueueTimeMillis",
         "commit_interval_s": "persistConsumerOffsetInterval",
     },

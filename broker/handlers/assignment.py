@@ -44,11 +44,17 @@ RouteOf = Callable[[str, float], Awaitable[TopicRoute | None]]
 
 class AssignmentRequests:
     def __init__(
-        self, context: Context, route_of: RouteOf, save: Callable[[Any], Awaitable[None]]
+        self,
+        context: Context,
+        route_of: RouteOf,
+        save: Callable[[Any], Awaitable[None]],
+        notify: Callable[[list[str]], None],
     ) -> None:
+        """`notify` has the members of groups share their queues out anew."""
         self._c = context
         self._route_of = route_of
         self._save = save
+        self._notify = notify
         self._routes: dict[str, tuple[float, TopicRoute | None]] = {}
 
     def on_query(self, endpoint: Endpoint, request: Command, _: NoFieldsHeader) -> None:
@@ -133,6 +139,7 @@ class AssignmentRequests:
         async def save() -> None:
             await self._save(c.groups)
             answer(endpoint, request, request.reply(0))
+            self._notify([group_name])
 
         c.runtime.spawn(answer_failure(c, endpoint, request, save()), name="request-mode")
 

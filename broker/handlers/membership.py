@@ -61,7 +61,7 @@ class MembershipService:
             request,
             request.reply(0, ext={"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true"}),
         )
-        self._notify(changed)
+        self.notify(changed)
 
     def on_unregister(
         self, endpoint: Endpoint, request: Command, header: headers.UnregisterClientHeader
@@ -72,10 +72,10 @@ class MembershipService:
             consumer_group=header.consumer_group,
         )
         answer(endpoint, request, request.reply(0))
-        self._notify(changed)
+        self.notify(changed)
 
     def closed(self, endpoint: Endpoint) -> None:
-        self._notify(self._clients.remove(endpoint, everything=True))
+        self.notify(self._clients.remove(endpoint, everything=True))
 
     def expire(self, now: float) -> None:
         for endpoint in self._clients.expired(now):
@@ -83,7 +83,8 @@ class MembershipService:
             self.closed(endpoint)
         self._locks.expire(now)
 
-    def _notify(self, groups: list[str]) -> None:
+    def notify(self, groups: list[str]) -> None:
+        """Have the members of these groups share their queues out anew."""
         for name in groups:
             group = self._clients.consumer_group(name)
             settings = self._c.groups.get(name)
@@ -114,14 +115,17 @@ class MembershipService:
         del self._telling[name]
 
     def on_consumer_list(
-        self, endpoint: Endpoint, request: Command, header: headers.ConsumerGroupHeader
+        self, endpoint: Endpoint, request: Command, header: headers.ConsumerListHeader
     ) -> None:
         name = header.group
         group = self._clients.consumer_group(name)
         if group is None:
             raise SystemError_(f"no consumer for this group, {name}")
-        body = fastjson.dumps({"consumerIdList": group.client_ids()})
-        answer(endpoint, request, request.reply(0, body=body))
+        found = {"consumerIdList": group.client_ids()}
+        if header.wants_pops:
+            settings = self._c.groups.get(name)
+            found["saturnPops"] = [] if settings is None else settings.popped_topics
+        answer(endpoint, request, request.reply(0, body=fastjson.dumps(found)))
 
     def on_check_client(
         self, endpoint: Endpoint, request: Command, _: headers.NoFieldsHeader

@@ -14,7 +14,7 @@ from typing import Any
 from saturnmq.broker import bodies
 from saturnmq.broker.tables.attributes import changed_of_group
 from saturnmq.broker.tables.request_modes import KEY as MODES
-from saturnmq.broker.tables.request_modes import RequestMode, request_modes
+from saturnmq.broker.tables.request_modes import POP, RequestMode, request_modes
 from saturnmq.broker.tables.table_memory import TableText
 from saturnmq.broker.tables.table_persistence import Document, LazyRows, Versioned, readable
 from saturnmq.protocol import checked, fastjson
@@ -105,6 +105,13 @@ class SubscriptionGroup:
     def request_modes(self) -> dict[str, RequestMode]:
         """How the group reads topics, where that was set."""
         return request_modes(self.document)
+
+    @property
+    def popped_topics(self) -> list[str]:
+        """The topics that the group pops."""
+        if MODES not in self.document:  # that of nearly every group
+            return []
+        return sorted(topic for topic, how in self.request_modes.items() if how.mode == POP)
 
     def with_request_mode(self, topic: str, mode: RequestMode) -> SubscriptionGroup:
         """The same settings with another mode for a topic."""

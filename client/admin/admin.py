@@ -16,6 +16,7 @@ from saturnmq.client.admin.group_admin import (
     END,
     GroupAdmin,
     GroupAtBroker,
+    Mode,
     OffsetReset,
     QueueAtMember,
     QueueLag,
@@ -322,6 +323,12 @@ class Admin:
         """Change these settings of the group on every master that has it; the others stay. The
         names are those of `create_group`. GroupNotExist: no master has it."""
         await self._groups.alter(await self._masters(), group, settings)
+
+    async def set_request_mode(self, group: str, topic: str, mode: Mode, *, share: int = 0) -> None:
+        """Have the group pull or pop a topic, as mqadmin's setConsumeMode does; push consumers that
+        run follow at once. With a `share` each member pops its own queues and those of so many
+        others, otherwise all."""
+        await self._groups.set_mode(group, topic, mode, share)
 
     async def delete_group(self, group: str) -> None:
         """Delete the group on every master, with its offsets and its retry and dead-letter topics.

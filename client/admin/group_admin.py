@@ -1,13 +1,13 @@
 """Consumer groups for operators: their settings and members, how far they are, and their offsets.
 
 Every master keeps settings and offsets for itself; a slave gets them from its master. Codes 14 29
-30 31 200 201 203 207 208 216 222 307 314 343 352 of docs/internals/protocol.md 2.3 and 2.5.
+30 31 200 201 203 207 208 216 222 307 314 343 352 401 402 of docs/internals/protocol.md 2.3 and 2.5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from saturnmq.client.admin.group_settings import (
     GroupChanges,
@@ -21,6 +21,7 @@ from saturnmq.client.consumer.starting import ask_offset
 from saturnmq.client.core import ClientCore
 from saturnmq.client.server_requests import offset_table
 from saturnmq.protocol import checked, fastjson
+from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -31,8 +32,11 @@ from saturnmq.runtime.errors import (
     InvalidParameter,
     QueryNotFound,
     SaturnError,
+    UnsupportedRequest,
 )
 
+Mode = Literal["PULL", "POP"]
+MODES: tuple[Mode, ...] = ("PULL", "POP")
 END = -1
 """The time that stands for the end of a queue when offsets are reset."""
 
@@ -60,12 +64,21 @@ class GroupMember(NamedTuple):
     """Its subscriptions, if the members of the group differ in them."""
 
 
+class PoppedTopic(NamedTuple):
+    """A topic that a group was told to pop."""
+
+    topic: str
+    share: int
+    """Each member pops its own queues and those of so many others; below 1 all queues."""
+
+
 class GroupAtBroker(NamedTuple):
-    """A group at one master: its settings, and who consumes there."""
+    """A group at one master: its settings, who consumes there, and which topics it pops."""
 
     broker_name: str
     settings: GroupSettings
     members: tuple[GroupMember, ...]
+    pops: tuple[PoppedTopic, ...]
 
     @property
     def max_retries(self) -> int:
@@ -185,7 +198,8 @@ class GroupAdmin:
             known = await self._found(address, group)
             if known is not None:
                 members = await self._members(address, group)
-                found.append(GroupAtBroker(name, settings_in(known), members))
+                pops = await self._pops(address, group)
+                found.append(GroupAtBroker(name, settings_in(known), members, pops))
         if not found:
             raise GroupNotExist(f"no master knows a group {group!r}")
         return found
@@ -206,6 +220,34 @@ class GroupAdmin:
             )
             for each in (checked.as_table(item, "a member") for item in listed)
         )
+
+    async def _pops(self, address: str, group: str) -> tuple[PoppedTopic, ...]:
+        """The topics that a group pops at a master."""
+        try:
+            answer = await self._ask(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
+        except UnsupportedRequest:  # RocketMQ's before version 5 know no pop
+            return ()
+        table = checked.table(checked.document(answer.body), "messageRequestModeMap")
+        found = {
+            checked.as_text(topic, "a topic"): checked.table(checked.as_table(groups, topic), group)
+            for topic, groups in table.items()
+        }
+        return tuple(
+            PoppedTopic(topic, checked.integer(how, "popShareQueueNum", 0, least=-INT32_MAX))
+            for topic, how in sorted(found.items())
+            if how.get("mode") == "POP"
+        )
+
+    async def set_mode(self, group: str, topic: str, mode: str, share: int) -> None:
+        """Have the group pull or pop a topic, at every master of it."""
+        check_group(group)
+        if mode not in MODES:
+            raise InvalidParameter(f"mode {mode!r}: it is one of {', '.join(MODES)}")
+        body = fastjson.dumps(
+            {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share}
+        )
+        for address in await serving(self._core, topic):
+            await self._ask(address, RequestCode.SET_MESSAGE_REQUEST_MODE, {}, body)
 
     async def at_member(
         self, masters: dict[str, str], group: str, client_id: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from saturnmq.client.consumer.offset_store import OffsetStore
@@ -83,11 +84,7 @@ class AssignedQueue:
     def info(self, offsets: OffsetStore, runtime: Runtime) -> dict[str, Any]:
         """ProcessQueueInfo of RocketMQ's ConsumerRunningInfo (the spelling `droped` is theirs)."""
         state = self.state
-
-        def stamp(at: float) -> int:
-            """The wall-clock time in ms of a moment of the steady clock; 0 if it never came."""
-            return runtime.now_ms() - int((runtime.monotonic() - at) * 1000) if at > 0.0 else 0
-
+        stamp = partial(_stamp, runtime)
         return {
             "commitOffset": offsets.known(self.queue) or 0,
             "cachedMsgMinOffset": max(0, state.commit_offset()),
@@ -104,3 +101,17 @@ class AssignedQueue:
             "transactionMsgCachedMaxOffset": 0,
             "transactionMsgCachedCount": 0,
         }
+
+    def pop_info(self, runtime: Runtime) -> dict[str, Any]:
+        """PopProcessQueueInfo of the same, for a queue that is popped."""
+        state = self.state
+        return {
+            "waitAckCount": state.messages,
+            "droped": state.dropped,
+            "lastPopTimestamp": _stamp(runtime, state.last_pull),
+        }
+
+
+def _stamp(runtime: Runtime, at: float) -> int:
+    """The wall-clock time in ms of a moment of the steady clock; 0 if it never came."""
+    return runtime.now_ms() - int((runtime.monotonic() - at) * 1000) if at > 0.0 else 0

@@ -41,6 +41,7 @@ def running_info(
     *,
     push: bool,
     orderly: bool = False,
+    popped: Mapping[MessageQueue, AssignedQueue] | None = None,
 ) -> dict[str, Any]:
     """ConsumerRunningInfo, the answer to 307."""
     return {
@@ -51,6 +52,6 @@ def running_info(
         },
         "subscriptionSet": [subscription.to_json() for subscription in subscriptions],
         "mqTable": {queue: each.info(offsets, runtime) for queue, each in held.items()},
-        "mqPopTable": {},
+        "mqPopTable": {queue: each.pop_info(runtime) for queue, each in (popped or {}).items()},
         "statusTable": {},
     }

@@ -38,7 +38,10 @@ TIMEOUT_DELAY_LEVEL = 3
 
 
 class Consumption:
-    """The common part of both kinds: the runs under way and their outcome."""
+    """The common part of all kinds: the runs under way and their outcome."""
+
+    BOUND = "consume_timeout_s"
+    """The parameter that says how long a listener may take."""
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class Consumption:
             ListenerStuck(
                 f"group {self._group}: the listener has not finished {message} of {held.queue} for "
                 f"{chunk.stands_still_s(now):.0f} s: {consequence}. Give what it waits for a "
-                f"time-out, or raise consume_timeout_s ({self._timeout_s:g})"
+                f"time-out, or raise {self.BOUND} ({self._timeout_s:g})"
             )
         )
 

@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 _Commit = tuple[str, Command, MessageQueue]  # the first item is the address
 
 COMMIT_INTERVAL_S = 5.0
+INSTANCE = "DEFAULT"  # RocketMQ's name of an instance that was given none
+OFFSETS = "~/.saturnmq/offsets"
 
 
 class FileDoor(Protocol):
@@ -291,6 +293,22 @@ class LocalOffsets(OffsetTable):
             self._failing = True
         else:
             self._failing = False
+
+
+def offsets_of_instance(
+    core: ClientCore, group: str, files: FileDoor | None, instance_name: str, path: str | None
+) -> LocalOffsets:
+    """The offsets of a broadcasting consumer, in the file `path` or in that of its instance."""
+    if files is None:
+        from saturnmq.client.consumer.local_files import LocalFiles
+
+        files = LocalFiles()
+    former = None
+    if path is None:
+        path = f"{OFFSETS}/{instance_name}/{group}/offsets.json"
+        if instance_name == INSTANCE:  # the place from before consumers had names
+            former = f"{OFFSETS}/{group}/offsets.json"
+    return LocalOffsets(core, files, path, former)
 
 
 def _number(value: object) -> int:

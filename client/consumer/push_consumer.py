@@ -32,11 +32,15 @@ from saturnmq.client.consumer.listening import Caller, Listener, OneListener
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import (
     COMMIT_INTERVAL_S,
+    INSTANCE,
     FileDoor,
     LocalOffsets,
     OffsetStore,
     RemoteOffsets,
+    offsets_of_instance,
 )
+from saturnmq.client.consumer.pop_calls import PopCalls
+from saturnmq.client.consumer.popping import INVISIBLE_S, PopConsumption, Popping
 from saturnmq.client.consumer.process_queue import FlowLimits, MessageRun
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.results import ConsumeResult, check_suspend
@@ -56,8 +60,6 @@ log = logging.getLogger(__name__)
 
 ERROR_PAUSE_S = 1.0
 CONSUME_TIMEOUT_S = 900.0
-INSTANCE = "DEFAULT"  # RocketMQ's name of an instance that was given none
-OFFSETS = "~/.saturnmq/offsets"
 # Bounds over all queues of a consumer. Messages pulled ahead only have to cover the time of a pull;
 # more of them leave the processor's caches before the listener sees them.
 TOTAL_BYTES = 512 << 20
@@ -100,6 +102,7 @@ class PushConsumer:
         max_reconsume: int = -1,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
         suspend_s: float = SUSPEND_S,
+        pop_invisible_s: float = INVISIBLE_S,
         rebalance: str = "AVG",
         rebalance_interval_s: float = 20.0,
         commit_interval_s: float = COMMIT_INTERVAL_S,
@@ -133,6 +136,8 @@ class PushConsumer:
         consume_timeout_s: a message whose listener takes longer is delivered again, elsewhere; an
             ordered queue stands still instead, for all members. Both are reported to `on_error`
         suspend_s: seconds after which an ordered consumer tries a failed message again, 0.01 to 30
+        pop_invisible_s: the seconds that a listener has for messages of a topic that the group was
+            told to pop (docs/pop.md), 5 to 300; then other members get them
         rebalance: how members share queues: AVG, AVG_BY_CIRCLE, CONSISTENT_HASH or STICKY
         rebalance_interval_s: seconds between two requests for the members
         commit_interval_s: seconds between two commits of what is consumed
@@ -199,15 +204,23 @@ class PushConsumer:
         )
         self._file: LocalOffsets | None = None
         if broadcasting:
-            self._file = _local_offsets(self.core, group, files, instance_name, offsets_path)
+            self._file = offsets_of_instance(self.core, group, files, instance_name, offsets_path)
         self.offsets: OffsetStore = self._file or RemoteOffsets(self.core, group)
         self._holdings = Holdings(
             self.core, group, self.offsets, self._consumption, self._pull, ordered=ordered
         )
         self._held = self._holdings.held
-        self._membership = Membership(
-            self.core, group, strategies.strategy(rebalance), rebalance_interval_s, self
+        calls = PopCalls(self.core, group, self._namespace, ordered=False, verify_crc=verify_crc)
+        self._popping = Popping(
+            calls,
+            PopConsumption(*work, calls, self._namespace, max_reconsume, pop_invisible_s),
+            self.subscriptions,
+            self.baseline,
+            self.consume_from,
         )
+        how = strategies.strategy(rebalance)
+        popper = None if ordered or broadcasting else self._popping
+        self._membership = Membership(self.core, group, how, rebalance_interval_s, self, popper)
         self._commit_interval = commit_interval_s
         self._tasks = ConsumerTasks(self.core.tasks, group)
         self._started = self._closing = False
@@ -285,7 +298,9 @@ class PushConsumer:
             return
         self._closing = True
         self._tasks.cancel()
+        self._popping.stop()
         await self._holdings.close()
+        await self._popping.end()
         if self._file is not None:
             await self._file.close()
         if self._started:
@@ -391,6 +406,7 @@ class PushConsumer:
         while not self._closing:
             await self.runtime.sleep(self._commit_interval)
             self._consumption.look_after()
+            self._popping.consumption.look_after()
             await self._holdings.commit()
 
     # -- what ClientCore asks -------------------------------------------------------------------
@@ -451,6 +467,7 @@ class PushConsumer:
             self.runtime,
             push=True,
             orderly=self.ordered,
+            popped=self._popping.held,
         )
 
     async def consume_directly(self, ext: dict[str, str], frame: bytes) -> dict[str, Any]:
@@ -475,22 +492,6 @@ def _check_start(consume_from: str | int) -> None:
         raise ConfigError(
             f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
         )
-
-
-def _local_offsets(
-    core: ClientCore, group: str, files: FileDoor | None, instance_name: str, path: str | None
-) -> LocalOffsets:
-    """The offsets of a broadcasting consumer, in the file `path` or in that of its instance."""
-    if files is None:
-        from saturnmq.client.consumer.local_files import LocalFiles
-
-        files = LocalFiles()
-    former = None
-    if path is None:
-        path = f"{OFFSETS}/{instance_name}/{group}/offsets.json"
-        if instance_name == INSTANCE:  # the place from before consumers had names
-            former = f"{OFFSETS}/{group}/offsets.json"
-    return LocalOffsets(core, files, path, former)
 
 
 __all__ = ["ConsumeResult", "PushConsumer"]

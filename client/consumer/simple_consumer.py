@@ -11,31 +11,27 @@ waits for.
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from saturnmq.client.consumer.consumer_data import heartbeat_entry
 from saturnmq.client.consumer.filter_check import find_brokers
+from saturnmq.client.consumer.pop_calls import ANY, PopCalls
 from saturnmq.client.consumer.starting import Baseline
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
-from saturnmq.protocol import fastjson, topics
-from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol import topics
+from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.pop_handle import PopHandle
 from saturnmq.protocol.pop_headers import INVISIBLE_MAX_MS
-from saturnmq.protocol.popped import bits_of, handle_of, messages_in
-from saturnmq.protocol.properties import POP_CK
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.popped import handle_of
 from saturnmq.protocol.subscription import Expression, Subscription
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
     ClientClosed,
     ConfigError,
     InvalidParameter,
-    NoMessage,
     RouteNotFound,
     SaturnError,
     SubscriptionParseFailed,
@@ -45,14 +41,7 @@ log = logging.getLogger(__name__)
 
 BATCH_MAX = 32  # of one pop
 HOLD_S = 20.0  # a broker holds one request no longer
-ANSWER_MARGIN_S = 3.0
 AGAIN_S = 0.5  # after all brokers failed
-POP_CODES = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.POLLING_FULL,
-    ResponseCode.POLLING_TIMEOUT,
-)
 
 
 class Source(NamedTuple):
@@ -115,10 +104,11 @@ class SimpleConsumer:
         self.runtime = self.core.runtime
         self.ordered = ordered
         self._from_beginning = from_beginning
-        self._verify_crc = verify_crc
         self._subscriptions: dict[str, Subscription] = {}
+        self._calls = PopCalls(
+            self.core, group, self._namespace, ordered=ordered, verify_crc=verify_crc
+        )
         self._turn = 0
-        self._attempts = 0
         self._started = self._closing = False
 
     # -- life ---------------------------------------------------------------------------------
@@ -239,33 +229,14 @@ class SimpleConsumer:
     async def _pop(
         self, source: Source, most: int, invisible_ms: int, hold_s: float
     ) -> list[ReceivedMessage]:
-        subscription = self._subscriptions[source.topic]
-        ext = self._question(source, hold_s) | {
-            "maxMsgNums": str(most),
-            "invisibleTime": str(invisible_ms),
-            "initMode": "0" if self._from_beginning else "1",
-            "expType": subscription.expression_type,
-            "exp": subscription.expression,
-        }
-        if self.ordered:
-            ext["attemptId"] = f"{self.core.client_id}#{self._attempts}"
-        request = Command.request(RequestCode.POP_MESSAGE, ext)
-        address = self.core.master_address(source.broker)
-        answer = await self.core.invoke(address, request, hold_s + ANSWER_MARGIN_S, ok=POP_CODES)
-        if answer.code != ResponseCode.SUCCESS:
-            return []
-        self._attempts += 1
-        found = messages_in(
-            answer, source.topic, self._group, source.broker, verify_crc=self._verify_crc
+        return await self._calls.pop(
+            MessageQueue(*source, ANY),
+            self._subscriptions[source.topic],
+            most,
+            invisible_ms,
+            hold_s,
+            from_end=not self._from_beginning,
         )
-        # The broker filters by a hash of the tag: others may slip through. They are done with.
-        wanted = [each for each in found if subscription.matches_tag(each.tag)]
-        if len(wanted) < len(found):
-            kept = {id(each) for each in wanted}
-            await self.ack([each for each in found if id(each) not in kept])
-        for message in wanted:
-            message.topic = self._namespace.plain(message.topic)
-        return wanted
 
     async def _any(self, sources: Sequence[Source], hold_s: float) -> None:
         """Wait until a source has messages, at most so long."""
@@ -279,28 +250,14 @@ class SimpleConsumer:
             await asyncio.gather(*asking, return_exceptions=True)
 
     async def _notified(self, source: Source, hold_s: float) -> None:
-        request = Command.request(RequestCode.NOTIFICATION, self._question(source, hold_s))
         try:
-            address = self.core.master_address(source.broker)
-            answer = await self.core.invoke(address, request, hold_s + ANSWER_MARGIN_S)
+            has_messages = await self._calls.has_messages(MessageQueue(*source, ANY), hold_s)
         except SaturnError as error:
             log.info("%s does not tell when it has messages: %s", source, error)
             await self.runtime.sleep(hold_s)
             return
-        if answer.ext.get("hasMsg") != "true":
+        if not has_messages:
             await self.runtime.sleep(AGAIN_S)  # the others may hold on a little longer
-
-    def _question(self, source: Source, hold_s: float) -> dict[str, str]:
-        """The fields of every question about messages: where, and how long a broker may hold it."""
-        return {
-            "consumerGroup": self._group,
-            "topic": source.topic,
-            "queueId": "-1",
-            "pollTime": str(int(hold_s * 1000)),
-            "bornTime": str(self.runtime.now_ms()),
-            "order": str(self.ordered).lower(),
-            "bname": source.broker,
-        }
 
     # -- acknowledging ------------------------------------------------------------------------
     async def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
@@ -318,60 +275,17 @@ class SimpleConsumer:
         failed: list[SaturnError] = []
         for broker, handles in by_broker.items():
             try:
-                if len(handles) == 1:
-                    await self._ack_one(*handles[0])
-                else:
-                    await self._ack_all(broker, handles)
+                await self._calls.ack(broker, handles)
             except SaturnError as error:
                 failed.append(error)
         if failed:
             raise failed[0]
 
-    async def _ack_one(self, topic: str, handle: PopHandle) -> None:
-        request = Command.request(RequestCode.ACK_MESSAGE, handle.about(topic, self._group))
-        await self.core.invoke(await self._master_of(topic, handle.broker), request)
-
-    async def _ack_all(self, broker: str, handles: Sequence[tuple[str, PopHandle]]) -> None:
-        pops: dict[tuple[str, PopHandle], list[int]] = {}
-        for topic, handle in handles:
-            pops.setdefault((topic, handle._replace(offset=0)), []).append(handle.offset)
-        entries = [
-            {
-                "c": self._group,
-                "t": topic,
-                "r": str(pop.kind),
-                "so": pop.start,
-                "q": pop.queue_id,
-                "rq": pop.revive_queue,
-                "pt": pop.pop_ms,
-                "it": pop.invisible_ms,
-                "b": base64.b64encode(bits_of(offsets, pop.start)).decode(),
-            }
-            for (topic, pop), offsets in pops.items()
-        ]
-        body = fastjson.dumps({"brokerName": broker, "acks": entries})
-        request = Command.request(RequestCode.BATCH_ACK_MESSAGE, {}, body)
-        answer = await self.core.invoke(await self._master_of(handles[0][0], broker), request)
-        if answer.remark:
-            raise NoMessage(answer.remark)
-
     async def change_invisible_duration(self, message: ReceivedMessage, invisible_s: float) -> None:
         """Let the invisible time of a message begin anew, with this length: longer to go on working
         on it, or shorter to give it back. NoMessage: its time is over, or it was acknowledged."""
         self._check_runs()
-        handle = handle_of(message)
-        topic = self._namespace.wrap(message.topic)
-        ext = handle.about(topic, self._group)
-        ext["invisibleTime"] = str(_milliseconds(invisible_s))
-        request = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
-        answer = await self.core.invoke(await self._master_of(topic, handle.broker), request)
-        message.properties[POP_CK] = str(handle.changed(answer.ext))
-
-    async def _master_of(self, topic: str, broker: str) -> str:
-        """The address of a broker, though another consumer received the messages of this topic."""
-        if self.core.broker_address(broker) is None:
-            await self.core.route(topic)
-        return self.core.master_address(broker)
+        await self._calls.change(message, _milliseconds(invisible_s))
 
     # -- what brokers ask ---------------------------------------------------------------------
     def heartbeat_data(self) -> dict[str, Any]:

@@ -454,6 +454,8 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.create_group("readers", 1)  # wrong: Admin.create_group
     admin.alter_group("readers", enabled=False, attributes={"a": None})  # right: Admin.alter_group
     admin.alter_group("readers", enabled="no")  # wrong: Admin.alter_group
+    admin.set_request_mode("readers", "orders", "POP")  # right: Admin.set_request_mode
+    admin.set_request_mode("readers", "orders", "PUSH")  # wrong: Admin.set_request_mode
     names(admin.list_groups())  # right: Admin.list_groups
     admin.list_groups("readers")  # wrong: Admin.list_groups
     number(admin.group_lag("readers", "orders")[0].lag)  # right: Admin.group_lag
@@ -727,6 +729,8 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
         "readers", max_retries=1, orderly=True
     )  # right: aio.Admin.create_group
     await admin.create_group("readers", 1)  # wrong: aio.Admin.create_group
+    await admin.set_request_mode("readers", "orders", "PULL")  # right: aio.Admin.set_request_mode
+    await admin.set_request_mode("readers", queue, "PULL")  # wrong: aio.Admin.set_request_mode
     await admin.alter_group(
         "readers", retry_policy=CustomizedRetryPolicy((1000,))
     )  # right: aio.Admin.alter_group

@@ -5,16 +5,28 @@ listener it never pops, whatever the broker says: RebalancePushImpl.clientRebala
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from cluster_rig import running
-from interop_nodes import java
-from saturnmq import Admin, Message, Producer, SimpleConsumer
+from interop_nodes import ROCKETMQ, Nodes, java
+from saturnmq import (
+    Admin,
+    ConsumeResult,
+    Message,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+)
+from saturnmq.cli.free_ports import free_block
 
 COUNT = 40
+POPS = {"timerWheelEnable": "true"}  # of a RocketMQ broker whose groups pop
 
 
 def consume(
@@ -59,3 +71,50 @@ def test_a_java_push_consumer_pops_and_what_fails_comes_again(
         consumer.subscribe("jobs")
         with consumer:
             assert consumer.receive(wait_s=0.5) == [], "all were acknowledged"
+
+
+@pytest.mark.timeout(300)
+def test_our_push_consumer_pops_at_a_broker_of_rocketmqs(nodes: Nodes, tmp_path: Path) -> None:
+    nodes.broker(ROCKETMQ, tmp_path / "store", free_block("127.0.0.1", 4) + 2, POPS)
+    nameserver = nodes.nameserver(ROCKETMQ)
+    got: list[tuple[bytes, int]] = []
+    pops: list[str] = []
+
+    def work(message: ReceivedMessage) -> ConsumeResult:
+        got.append((message.body, message.reconsume_times))
+        pops.append(message.properties.get("POP_CK", ""))
+        failing = message.body.endswith(b"7") and message.reconsume_times == 0
+        return ConsumeResult.RETRY if failing else ConsumeResult.SUCCESS
+
+    def until(check: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not check():
+            assert time.monotonic() < deadline, (len(got), sorted(got)[-6:], pops[-3:])
+            threading.Event().wait(0.1)
+
+    with Admin(nameserver) as admin, Producer(nameservers=nameserver) as producer:
+        admin.create_topic("jobs", 2)
+        admin.create_group("workers")
+        admin.set_request_mode("workers", "jobs", "POP")
+        consumer = PushConsumer("workers", nameserver, listener_one=work, from_beginning=True)
+        consumer.subscribe("jobs")
+        with consumer:
+            for number in range(COUNT):
+                producer.send(Message("jobs", f"job{number:03}".encode()))
+            failing = [f"job{number:03}".encode() for number in range(7, COUNT, 10)]
+            once = [(f"job{number:03}".encode(), 0) for number in range(COUNT)]
+            until(lambda: len(got) >= COUNT + len(failing), 120)
+            assert sorted(got) == sorted([*once, *((body, 1) for body in failing)])
+            assert all(len(handle.split(" ")) == 8 for handle in pops)
+            until(lambda: sum(row.lag for row in admin.group_lag("workers", "jobs")) == 0, 120)
+            admin.set_request_mode("workers", "jobs", "PULL")
+            # RocketMQ's broker tells no member: the next rebalance finds out.
+            until(lambda: len(admin.member_queues("workers", consumer_id(admin))) == 3, 60)
+            producer.send(Message("jobs", b"last"))
+            until(lambda: got[-1] == (b"last", 0), 60)
+            assert pops[-1] == ""
+
+
+def consumer_id(admin: Admin) -> str:
+    [here] = admin.describe_group("workers")
+    return here.members[0].client_id

@@ -149,7 +149,8 @@ CASES = (
     works("updateSubGroupList -b <master> -f <home>/groups.json", "to <master> success",
           verb="group create"),
     also("getConsumerConfig -g listed", r"retryMaxTimes +=  3"),
-    works("setConsumeMode -c <cluster> -t made -g made -m POP", r"consume mode\[POP\]"),
+    works("setConsumeMode -c <cluster> -t made -g made -m POP", r"consume mode\[POP\]",
+          verb="group mode"),
     works("updateKvConfig -s space -k one -v two", "success"),
     works("deleteKvConfig -s space -k one", "success"),
     # offsets

@@ -136,6 +136,7 @@ NEW_GROUP = {
     "from_min": True,
     "consume_timeout_min": 15,
     "attributes": {},
+    "pops": [],
 }
 """The settings of a group that nobody changed."""
 
@@ -204,6 +205,25 @@ def test_a_change_of_a_group_keeps_what_it_does_not_name(run, orders):
     assert brokers("describe", "writers") == [expected]
     _, shown, _ = run("group", "describe", "writers")
     assert "5s*3..2h" in shown
+
+
+def test_a_group_is_told_to_pop_a_topic_and_to_pull_it_again(run, orders):
+    assert run("group", "create", "writers")[0] == 0
+
+    def pops() -> object:
+        [here] = answer_of(run("group", "describe", "writers", "--json"))["brokers"]
+        return here["pops"]
+
+    assert run("group", "mode", "writers", "orders", "pop", "--share", "2")[0] == 0
+    assert pops() == [{"topic": "orders", "share": 2}]
+    assert run("group", "mode", "writers", "orders", "pull")[0] == 0
+    assert pops() == []
+    for command, told in (
+        (("writers", "orders", "push"), "it is pull or pop"),
+        (("writers", "order", "pop"), "did you mean 'orders'"),
+    ):
+        status, _, refusal = run("group", "mode", *command)
+        assert (status, told in refusal) == (1, True), refusal
 
 
 @pytest.mark.parametrize(

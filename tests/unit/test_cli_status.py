@@ -59,3 +59,22 @@ def test_transactions_that_expired_are_told(monkeypatch) -> None:
     assert "broker-a 0: 2 transactions expired undecided" in shown(
         monkeypatch, transactionsExpired="2"
     )
+
+
+def test_timed_messages_that_wait_and_their_lateness_are_told(monkeypatch) -> None:
+    assert "timed" not in shown(monkeypatch, timedWaiting="0")
+    assert "broker-a 0: 1,200 timed messages wait, deliveries were up to 35 ms late" in shown(
+        monkeypatch, timedWaiting="1200", timedLatestMs="35"
+    )
+    assert "1 timed messages wait" in shown(monkeypatch, timedWaiting="1"), "of a slave"
+
+
+def test_open_pops_and_groups_that_get_no_more_are_told(monkeypatch) -> None:
+    assert "popped" not in shown(monkeypatch, popsOpen="0")
+    told = {"popsOpen": "42", "popsOpenMax": "1250000", "popsOpenByGroup": "G=40;H=2"}
+    found = shown(monkeypatch, **told, popGroupsHeldBack="G;K")
+    assert (
+        "broker-a 0: 42 of at most 1,250,000 popped messages are not acknowledged, by group: "
+        "G=40, H=2"
+    ) in found
+    assert "broker-a 0: G, K get no new messages by pop" in found

@@ -13,11 +13,11 @@ from saturnmq.client.consumer.starting import Baseline
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.sharing import average
-from saturnmq.runtime.errors import ConnectionLost, TopicNotExist
+from saturnmq.runtime.errors import ConnectionLost, TopicNotExist, UnsupportedRequest
 
 T0, T1, T2, T3 = (MessageQueue("T", "ab"[n // 2], n % 2) for n in range(4))
 U0 = MessageQueue("U", "b", 0)
-MEMBERS = 38
+MEMBERS, ASSIGNMENT = 38, 400
 
 
 class Group:
@@ -170,3 +170,112 @@ def test_rounds_come_by_the_interval_and_every_second_while_something_is_missing
         running.cancel()
 
     asyncio.run(asyncio.wait_for(main(), 10))
+
+
+ANY_A, ANY_B = MessageQueue("T", "a", -1), MessageQueue("T", "b", -1)
+
+
+class PoppingGroup(Group):
+    """A group that can pop: its brokers say which topics it pops, or, as RocketMQ's, do not."""
+
+    def __init__(self, *topics: str, pops: list[str] | None = None) -> None:
+        super().__init__(*topics)
+        self.pops = pops
+        self.popped: dict[str, list[MessageQueue]] = {}
+        self.assignment: Any = []
+        self.questions: list[str] = []
+        self.made = Membership(self.core, "G", average, 20.0, self, self)  # type: ignore[arg-type]
+
+    # its part that pops
+
+    def topics(self) -> list[str]:
+        return [topic for topic, queues in self.popped.items() if queues]
+
+    def pop(self, topic: str, queues: Sequence[MessageQueue]) -> None:
+        self.popped[topic] = list(queues)
+
+    # its brokers
+
+    async def invoke(self, address: str, cmd: Command) -> Command:
+        if cmd.code == MEMBERS:
+            assert cmd.ext == {"consumerGroup": "G", "saturnPops": "true"}
+            told = {} if self.pops is None else {"saturnPops": self.pops}
+            return cmd.reply(body=json.dumps({"consumerIdList": ["me"], **told}).encode())
+        assert cmd.code == ASSIGNMENT
+        asked = json.loads(bytes(cmd.body))
+        self.questions.append(asked["topic"])
+        assert (asked["consumerGroup"], asked["clientId"]) == ("G", "me")
+        if isinstance(self.assignment, Exception):
+            raise self.assignment
+        return cmd.reply(body=json.dumps({"messageQueueAssignments": self.assignment}).encode())
+
+    def assigns(self, mode: str, *queues: MessageQueue) -> None:
+        self.assignment = [
+            {
+                "mode": mode,
+                "messageQueue": {
+                    "topic": queue.topic,
+                    "brokerName": queue.broker_name,
+                    "queueId": queue.queue_id,
+                },
+            }
+            for queue in queues
+        ]
+
+
+def test_only_a_popped_topic_is_asked_for_its_assignment_and_its_pulled_queues_are_left() -> None:
+    group = PoppingGroup("T", "U", pops=["T"])
+    group.held = [T0, T3]
+    group.assigns("POP", ANY_A, ANY_B)
+    assert group.round()
+    assert (group.questions, group.held) == (["T"], [U0])
+    assert group.popped == {"T": [ANY_A, ANY_B], "U": []}
+    group.pops = []
+    assert group.round()
+    assert (group.questions, sorted(group.held)) == (["T"], [T0, T1, T2, T3, U0])
+    assert group.popped["T"] == []
+
+
+def test_a_mode_that_changed_since_the_members_were_asked_counts() -> None:
+    group = PoppingGroup("T", pops=["T"])
+    group.assigns("PULL", T0, T1, T2, T3)
+    assert group.round()
+    assert (sorted(group.held), group.popped) == ([T0, T1, T2, T3], {"T": []})
+
+
+@pytest.mark.parametrize(
+    "problem", [ConnectionLost("away"), "nonsense", [{"mode": "POP", "messageQueue": 7}]]
+)
+def test_a_topic_stays_as_it_is_while_its_broker_does_not_tell_how_to_read_it(
+    problem: Any,
+) -> None:
+    group = PoppingGroup("T", pops=["T"])
+    group.assignment = problem
+    group.held = [T0]
+    assert not group.round()
+    assert (group.held, group.popped) == ([T0], {})
+
+
+def test_a_broker_of_rocketmqs_is_asked_for_each_topic_and_without_an_answer_it_is_pulled() -> None:
+    group = PoppingGroup("T", "U", "%RETRY%G")
+    retries = group.queues["%RETRY%G"] = [MessageQueue("%RETRY%G", "a", 0)]
+    group.assigns("POP", ANY_A)
+    assert group.round()
+    assert group.questions == ["T", "U"]
+    assert (group.popped["T"], group.held) == ([ANY_A], retries)
+    group.assignment = UnsupportedRequest("request type 400 not supported")
+    assert not group.round(), "what is popped stays so"
+    assert group.popped["T"] == [ANY_A]
+    fresh = PoppingGroup("T")
+    fresh.assignment = UnsupportedRequest("request type 400 not supported")
+    assert fresh.round()
+    assert sorted(fresh.held) == [T0, T1, T2, T3]
+
+
+def test_a_topic_that_is_no_longer_subscribed_is_no_longer_popped() -> None:
+    group = PoppingGroup("T", "U", pops=["T"])
+    group.assigns("POP", ANY_A)
+    assert group.round()
+    del group.subscriptions["T"]
+    assert group.round()
+    assert group.popped["T"] == []

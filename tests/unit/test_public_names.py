@@ -40,7 +40,8 @@ MEMBERS = {
         find_by_time find_message group_lag groups_of_topic hand_over list_groups list_topics
         member_queues message_by_offset_id message_trace offset_by_time offsets preview_clone
         preview_drain preview_hand_over preview_reset producers promote replicas
-        resend_dead_letters reset_offsets route start timeout topic_settings topics undrained
+        resend_dead_letters reset_offsets route set_request_mode start timeout topic_settings
+        topics undrained
     """,
     "ConsumeResult": """
         CONSUME_SUCCESS RECONSUME_LATER RETRY SUCCESS SUSPEND SUSPEND_CURRENT_QUEUE_A_MOMENT

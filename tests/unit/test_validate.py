@@ -192,11 +192,11 @@ BROKER: dict[str, Break] = {
     "locks": lambda b: changed(b.context.locks, "_count", 1),
     "an answer that waits for nothing": lambda b: appended(
         b.context.ledger._waiting,
-        Waiting(0, 0.0, None, Command.request(1).reply(0)),  # type: ignore[arg-type]
+        Waiting(0, 0.0, 0.0, None, Command.request(1).reply(0)),  # type: ignore[arg-type]
     ),
     "an answer that was given": lambda b: appended(
         b.context.ledger._waiting,
-        Waiting(9, 0.0, None, Command.request(1).reply(10)),  # type: ignore[arg-type]
+        Waiting(9, 0.0, 0.0, None, Command.request(1).reply(10)),  # type: ignore[arg-type]
     ),
     "totals fall": lambda b: changed(b.context.statistics, "totals", Totals(-1)),
     "memory": lambda b: changed(b.context.tables, "counts", {1: lambda: -1}),
