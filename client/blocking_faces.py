@@ -35,6 +35,7 @@ from saturnmq.client.consumer.own_offsets import OwnOffsetStore
 from saturnmq.client.consumer.popping import INVISIBLE_S
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S
+from saturnmq.client.consumer.subscriptions import TopicOrPattern
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -182,14 +183,15 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
 
     def subscribe(
         self,
-        topic: str,
+        topic: TopicOrPattern,
         expression: Expression = "*",
         listener: Listener | None = None,
         *,
         listener_one: OneListener | None = None,
     ) -> None:
         """Adds a topic (or changes its expression: `*`, tags joined by `||`, or a condition over
-        properties that the brokers look at, `Sql("price > 3")`).
+        properties that the brokers look at, `Sql("price > 3")`). `re.compile("orders-.*")` is a
+        pattern: all topics with such a name, as they come and go.
 
         The listener is the consumer's, for all its topics; give it here or to the constructor.
         """
@@ -197,13 +199,23 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
             lambda: self._target.subscribe(topic, expression, listener, listener_one=listener_one)
         )
 
-    def unsubscribe(self, topic: str) -> None:
-        """Drops a topic; its queues go to the other members at the next rebalance."""
+    def unsubscribe(self, topic: TopicOrPattern) -> None:
+        """Drops a topic or a pattern; its queues go to the other members at the next rebalance."""
         self._call(lambda: self._target.unsubscribe(topic))
 
     def start(self) -> Self:
         """Joins the group and begins to consume."""
         return super().start()
+
+    def suspend(self) -> None:
+        """Calls the listener no more, until resume(). Calls that run go on to their end; queues,
+        locks and the messages that are pulled already stay here and wait.
+        """
+        self._call(self._target.suspend)
+
+    def resume(self) -> None:
+        """Calls the listener again."""
+        self._call(self._target.resume)
 
     def close(self) -> None:
         """Lets running listeners end, commits, gives queues and locks back, leaves the group.
@@ -313,11 +325,18 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
             )
         )
 
-    def subscribe(self, topic: str, expression: Expression = "*") -> None:
-        """Shares the topic's queues with the group's other members; before start(). `expression`:
-        `*`, tags joined by `||`, or a condition over properties, `Sql("price > 3")`.
+    def subscribe(self, topic: TopicOrPattern, expression: Expression = "*") -> None:
+        """Shares the topic's queues with the group's other members. `expression`: `*`, tags joined
+        by `||`, or a condition over properties, `Sql("price > 3")`. `re.compile("orders-.*")` is a
+        pattern: all topics with such a name, as they come and go.
         """
         self._call(lambda: self._target.subscribe(topic, expression))
+
+    def unsubscribe(self, topic: TopicOrPattern) -> None:
+        """Leaves a topic or a pattern: polls give no more messages of it, and its queues go to the
+        other members. Messages of the last poll that are not committed come to them again.
+        """
+        self._call(lambda: self._target.unsubscribe(topic))
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
         """Reads exactly `queues`, even if others read them, too; replaces an earlier assign()."""
@@ -409,24 +428,33 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         """Whether a queue waits until its messages before are acknowledged."""
         return self._target.ordered
 
+    @property
+    def consume_from(self) -> str | int:
+        """The start of a group without an offset: "first", "last" or a time in ms."""
+        return self._target.consume_from
+
     def __init__(
         self,
         group: str,
         nameservers: str | Sequence[str] = (),
         *,
         from_beginning: bool = False,
+        consume_from: str | int = "last",
         ordered: bool = False,
         verify_crc: bool = True,
+        trace: Trace = False,
         namespace: str = "",
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
         """nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
-        from_beginning: a group that never read a queue begins with its first message, otherwise at
-            the end; a queue that still has its very first message is read from there in any case
+        from_beginning: short for consume_from="first"
+        consume_from: the start of a group without an offset: "first", "last" or a time in ms. With
+            "last" a queue that still has its very first message is read from there in any case
         ordered: of each queue messages are out once at a time; the next ones come when all are
             acknowledged, or their time is over
         verify_crc: check every message's CRC-32 of its body
+        trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
@@ -437,8 +465,10 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
                 group,
                 nameservers,
                 from_beginning=from_beginning,
+                consume_from=consume_from,
                 ordered=ordered,
                 verify_crc=verify_crc,
+                trace=trace,
                 namespace=namespace,
                 client_id=client_id,
                 on_error=on_error,
@@ -446,11 +476,18 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
             )
         )
 
-    def subscribe(self, topic: str, expression: Expression = "*") -> None:
-        """Receive messages of this topic; before start(). `expression`: `*`, tags joined by `||`,
-        or a condition over properties, `Sql("price > 3")`.
+    def subscribe(self, topic: TopicOrPattern, expression: Expression = "*") -> None:
+        """Receive messages of this topic, from the next receive() on. `expression`: `*`, tags
+        joined by `||`, or a condition over properties, `Sql("price > 3")`.
+        `re.compile("orders-.*")` is a pattern: all topics with such a name, as they come and go.
         """
         self._call(lambda: self._target.subscribe(topic, expression))
+
+    def unsubscribe(self, topic: TopicOrPattern) -> None:
+        """Receive no more messages of this topic, or of this pattern. Those that were received can
+        still be acknowledged.
+        """
+        self._call(lambda: self._target.unsubscribe(topic))
 
     def start(self) -> Self:
         """Connects and joins the group."""
@@ -476,6 +513,13 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         or it was acknowledged before; the others are.
         """
         self._wait(self._target.ack(messages))
+
+    def dead_letter(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
+        """Give messages up: each becomes a dead letter of the group now, whatever attempts it has
+        left, and its queue goes on, also when it is `ordered`. NoMessage: the time of one is over,
+        or it was acknowledged; it is a dead letter all the same, and may come again.
+        """
+        self._wait(self._target.dead_letter(messages))
 
     def change_invisible_duration(self, message: ReceivedMessage, invisible_s: float) -> None:
         """Let the invisible time of a message begin anew, with this length: longer to go on working

@@ -44,6 +44,10 @@ class Namespace:
         prefix, rest = _parted(name)
         return prefix + rest.removeprefix(self._head)
 
+    def holds(self, name: str) -> bool:
+        """Whether the brokers' name of a topic or a group is one of this namespace."""
+        return _parted(name)[1].startswith(self._head)
+
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
         """The queue with the name of its topic for the brokers."""
         return MessageQueue(self.wrap(queue.topic), queue.broker_name, queue.queue_id)
@@ -73,6 +77,10 @@ class NoNamespace(Namespace):
     def plain(self, name: str) -> str:
         """The same name."""
         return name
+
+    def holds(self, name: str) -> bool:
+        """Every name is one of it."""
+        return True
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
         """The same queue."""

@@ -140,6 +140,13 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "commit_interval_s": "autoCommitIntervalMillis",
         "offset_store": "offsetStore",
     },
+    "SimpleConsumer": {
+        "group": "consumerGroup",
+        "nameservers": "namesrvAddr",
+        "consume_from": "consumeFromWhere, consumeTimestamp",
+        "trace": "enableTrace, traceTopic",
+        "namespace": "namespace",
+    },
     "Admin": {"nameservers": "namesrvAddr"},
 }
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.listening import Caller
-from saturnmq.client.consumer.process_queue import MessageRun
+from saturnmq.client.consumer.process_queue import MessageRun, ProcessQueue
 from saturnmq.client.consumer.results import DEAD_LETTER, Retry
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.core import ClientCore
@@ -59,6 +59,7 @@ class Consumption:
         self._send_back = send_back
         self._runs: dict[MessageRun, AssignedQueue] = {}  # under way: the run of the listener
         self._idle = asyncio.Event()
+        self._suspended = False
 
     def begin(self, held: AssignedQueue, asked_at: float) -> None:
         """Start on a queue that is ours from now on; its lock was asked for at `asked_at`
@@ -67,6 +68,17 @@ class Consumption:
     def arrived(self, held: AssignedQueue) -> None:
         """There are messages to consume."""
         raise NotImplementedError
+
+    def suspend(self) -> None:
+        """Call the listener no more until `resume`. Runs under way end with their present call; the
+        rest of their messages waits with the others."""
+        self._suspended = True
+        for chunk, held in self._runs.items():
+            held.state.split(chunk)
+
+    def resume(self) -> None:
+        """Call the listener again."""
+        self._suspended = False
 
     def look_after(self) -> None:
         """Look for listeners that hang; called every few seconds."""
@@ -146,6 +158,7 @@ class Concurrent(Consumption):
         self._broadcasting = broadcasting
         self._round: deque[AssignedQueue] = deque()
         self._long: set[MessageRun] = set()  # runs under way that last too long
+        self._later: list[tuple[AssignedQueue, MessageRun]] = []  # to be tried again on resume
         self._back_slots = asyncio.Semaphore(SEND_BACKS_AT_ONCE)
 
     def arrived(self, held: AssignedQueue) -> None:
@@ -156,7 +169,7 @@ class Concurrent(Consumption):
 
     def _dispatch(self) -> None:
         """Starts runs while there is work and room."""
-        while self._round and self._has_room():
+        while self._round and self._has_room() and not self._suspended:
             turn = self._round.popleft()
             chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
             if chunk is None:
@@ -164,6 +177,13 @@ class Concurrent(Consumption):
                 continue
             self._round.append(turn)
             self._start(turn, chunk)
+
+    def resume(self) -> None:
+        super().resume()
+        later, self._later = self._later, []
+        for held, chunk in later:
+            self._again(held, chunk)
+        self._dispatch()
 
     def _has_room(self) -> bool:
         runs = len(self._runs)
@@ -221,7 +241,9 @@ class Concurrent(Consumption):
         self._again(held, chunk)
 
     def _again(self, held: AssignedQueue, chunk: MessageRun) -> None:
-        if held.state.holds(chunk):
+        if self._suspended:
+            self._later.append((held, chunk))
+        elif held.state.holds(chunk):
             self._start(held, chunk)
 
     async def _hand_back(
@@ -276,6 +298,12 @@ class InOrder(Consumption):
         super().__init__(core, group, caller, send_back, timeout_s)
         self._max_reconsume = max_reconsume
         self._suspend_s = suspend_s
+        self._waiting: set[AssignedQueue] = set()
+
+    def resume(self) -> None:
+        super().resume()
+        for held in self._waiting:
+            held.wake()
 
     def begin(self, held: AssignedQueue, asked_at: float) -> None:
         held.state.lock(asked_at)
@@ -305,22 +333,31 @@ class InOrder(Consumption):
 
     async def _consume_in_order(self, held: AssignedQueue) -> None:
         state = held.state
-        clock = self._runtime.monotonic
         while not state.dropped:
-            if not state.waiting or not state.locked(clock()):
-                held.data.clear()
-                await held.wait_for_data()
+            if not state.waiting or not self._may_call(state):
+                await self._wait(held)
                 continue
             chunk = state.take(self._caller.run_length)
             while chunk is not None and state.holds(chunk):
-                if not state.locked(clock()):
-                    held.data.clear()
-                    await held.wait_for_data()
+                if not self._may_call(state):
+                    await self._wait(held)
                     continue
                 if await self._run(held, chunk):
                     chunk = None
                 else:
                     await self._runtime.sleep(self._pause(chunk))
+
+    def _may_call(self, state: ProcessQueue) -> bool:
+        return not self._suspended and state.locked(self._runtime.monotonic())
+
+    async def _wait(self, held: AssignedQueue) -> None:
+        """Wait for messages, for a lock, for the end of the suspension, or until it is dropped."""
+        held.data.clear()
+        self._waiting.add(held)
+        try:
+            await held.wait_for_data()
+        finally:
+            self._waiting.discard(held)
 
     def _pause(self, chunk: MessageRun) -> float:
         """The seconds before the next attempt at `chunk`."""

@@ -4,11 +4,14 @@ is done with it, as RocketMQ's clients write them (protocol/trace.py).
 A listener that traces stands in place of the application's, which so costs nothing without traces.
 The messages of one call share its time among them. Nobody says when polled messages are consumed,
 so a poll leaves both records at once, the second one as a success; RocketMQ's
-DefaultLitePullConsumer does the same. A message whose broker said TRACE_ON=false leaves no trace.
+DefaultLitePullConsumer does the same. A message that is received for a time leaves its second
+record when it is acknowledged or given up, and none when its time runs out. A message whose broker
+said TRACE_ON=false leaves no trace.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, cast
@@ -19,7 +22,10 @@ from saturnmq.client.core import ClientCore
 from saturnmq.client.tracing import Trace, Tracer, topic_of
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.protocol.popped import handle_of
 from saturnmq.protocol.trace import DEFAULT_REGION, ContextCode, TraceKind, TraceRecord
+
+RECEIVED_MOST = 65_536  # messages of which the second record is still to come
 
 
 class _Call(NamedTuple):
@@ -127,6 +133,36 @@ class ConsumptionTraces:
                     context_code=code,
                 )
             )
+
+
+class ReceiptTraces(ConsumptionTraces):
+    """The traces of messages that are received for a time; loop thread only."""
+
+    def __init__(self, core: ClientCore, group: str, trace: Trace) -> None:
+        super().__init__(core, group, trace)
+        # By the place of the message, the oldest first.
+        self._received: OrderedDict[tuple[object, ...], _Call] = OrderedDict()
+
+    def received(self, messages: Sequence[ReceivedMessage]) -> None:
+        """The application received `messages`, to end each for itself."""
+        for message in messages:
+            self._received[_place(message)] = self._before([message])
+            if len(self._received) > RECEIVED_MOST:
+                self._received.popitem(last=False)
+
+    def finished(self, messages: Sequence[ReceivedMessage], code: ContextCode) -> None:
+        """The application is done with `messages`. Those that another consumer received leave no
+        record here."""
+        for message in messages:
+            call = self._received.pop(_place(message), None)
+            if call is not None:
+                self._after(call, code)
+
+
+def _place(message: ReceivedMessage) -> tuple[object, ...]:
+    """Where the message is, which a change of its invisible time leaves as it is."""
+    handle = handle_of(message)
+    return message.topic, handle.kind, handle.broker, handle.queue_id, handle.offset
 
 
 def _code(verdict: object) -> ContextCode:

@@ -111,7 +111,7 @@ class PopCalls:
         """Say that messages of a broker are done with: topics as the broker knows them, and
         handles. NoMessage: one of them is not, because its time is over, or it was acknowledged
         before; the others are."""
-        address = await self._master_of(handles[0][0], broker)
+        address = await self.master_of(handles[0][0], broker)
         if len(handles) == 1:
             [(topic, handle)] = handles
             request = Command.request(RequestCode.ACK_MESSAGE, handle.about(topic, self._group))
@@ -146,10 +146,10 @@ class PopCalls:
         handle, topic = handle_of(message), self._namespace.wrap(message.topic)
         ext = {**handle.about(topic, self._group), "invisibleTime": str(invisible_ms)}
         request = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
-        answer = await self.core.invoke(await self._master_of(topic, handle.broker), request)
+        answer = await self.core.invoke(await self.master_of(topic, handle.broker), request)
         message.properties[POP_CK] = str(handle.changed(answer.ext))
 
-    async def _master_of(self, topic: str, broker: str) -> str:
+    async def master_of(self, topic: str, broker: str) -> str:
         """The address of a broker, though another consumer received the messages of this topic."""
         if self.core.broker_address(broker) is None:
             await self.core.route(topic)

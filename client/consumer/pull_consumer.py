@@ -23,7 +23,6 @@ from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
-from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
 from saturnmq.client.consumer.own_offsets import OwnOffsets, OwnOffsetStore
@@ -31,22 +30,17 @@ from saturnmq.client.consumer.poll_round import PollRound
 from saturnmq.client.consumer.polled_offsets import PolledOffsets
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
-from saturnmq.client.consumer.starting import Baseline, lag_of, offset_of, start_offset
+from saturnmq.client.consumer.starting import lag_of, offset_of, start_offset, start_place
+from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
-from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.protocol.subscription import Expression
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import (
-    ClientClosed,
-    ConfigError,
-    InvalidParameter,
-    SaturnError,
-    SubscriptionParseFailed,
-)
+from saturnmq.runtime.errors import ClientClosed, ConfigError, InvalidParameter, SaturnError
 
 log = logging.getLogger(__name__)
 
@@ -127,10 +121,11 @@ class PullConsumer:
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime
-        self.consume_from = "first" if from_beginning else consume_from
+        self.consume_from = start_place(consume_from, from_beginning=from_beginning)
         self.auto_commit = auto_commit
-        self.subscriptions: dict[str, Subscription] = {}
-        self.baseline = Baseline()
+        self._subscribed = Subscriptions(self.core, group, self._namespace, rebalance_interval_s)
+        self.subscriptions = self._subscribed.by_topic
+        self.baseline = self._subscribed.baseline
         self.offsets: OffsetStore = (
             RemoteOffsets(self.core, group)
             if offset_store is None
@@ -154,37 +149,45 @@ class PullConsumer:
         self.round = PollRound(self._polled, self._traces, auto_commit=auto_commit)
         self._arrived = asyncio.Event()
         self._polling = False  # the application is waiting in poll()
-        self._assigned = False
+        self._assigned: bool | None = None  # None: neither subscribed nor assigned yet
+        self._shares = False  # it takes part in the group's rebalance
         self._tasks = ConsumerTasks(self.core.tasks, group)
         self._started = self._closing = False
 
     # -- life ---------------------------------------------------------------------------------
-    def subscribe(self, topic: str, expression: Expression = "*") -> None:
-        """Shares the topic's queues with the group's other members; before start(). `expression`:
-        `*`, tags joined by `||`, or a condition over properties, `Sql("price > 3")`."""
-        self._check_mode(assigned=False)
-        topic = topics.check_topic(self._namespace.wrap(topic))
-        version = self.core.subscription_version()
-        self.subscriptions[topic] = Subscription.parse(topic, expression, version)
+    def subscribe(self, topic: TopicOrPattern, expression: Expression = "*") -> None:
+        """Shares the topic's queues with the group's other members. `expression`: `*`, tags joined
+        by `||`, or a condition over properties, `Sql("price > 3")`. `re.compile("orders-.*")` is a
+        pattern: all topics with such a name, as they come and go."""
+        self._settle_mode(assigned=False)
+        self._subscribed.add(topic, expression)
+        if self._started:
+            self._tasks.once(self._announce, "announce")
+
+    def unsubscribe(self, topic: TopicOrPattern) -> None:
+        """Leaves a topic or a pattern: polls give no more messages of it, and its queues go to the
+        other members. Messages of the last poll that are not committed come to them again."""
+        self._settle_mode(assigned=False)
+        self._subscribed.remove(topic)
+        self.round.pause({each for each in self._held if each.topic not in self.subscriptions})
+        self._membership.trigger()
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
         """Reads exactly `queues`, even if others read them, too; replaces an earlier assign()."""
-        self._check_mode(assigned=True)
+        self._settle_mode(assigned=True)
         wanted = list(dict.fromkeys(map(self._namespace.wrap_queue, queues)))
         for queue in wanted:
-            version = self.core.subscription_version()
-            self.subscriptions[queue.topic] = Subscription.parse(queue.topic, expression, version)
+            self._subscribed.add(queue.topic, expression)
         for queue in [queue for queue in self._held if queue not in wanted]:
             self._drop(queue)
         for queue in wanted:
             if queue not in self._held:
                 self._hold(queue)
 
-    def _check_mode(self, *, assigned: bool) -> None:
-        if self.subscriptions and assigned != self._assigned:
+    def _settle_mode(self, *, assigned: bool) -> None:
+        """The first call decides how this consumer gets its queues."""
+        if self._assigned not in (None, assigned):
             raise ConfigError("a pull consumer either subscribes to topics or is assigned queues")
-        if not assigned and self._started:
-            raise ConfigError("subscribe before start()")
         self._assigned = assigned
 
     async def start(self) -> None:
@@ -199,17 +202,28 @@ class PullConsumer:
         if self._traces is not None:
             self._traces.begin()
         try:
-            await find_brokers(self.core, self._group, self.subscriptions, self.baseline)
-        except SubscriptionParseFailed:
+            await self._subscribed.find()
+        except SaturnError:
             await self.close()
             raise
         self.core.register_consumer(self._group, self)
         await self.core.heartbeat_now()
-        if self.subscriptions and not self._assigned:
-            self._tasks.keep(self._membership.run, "rebalance")
+        self._share()
         for held in self._held.values():
             self._begin(held)
         self._tasks.keep(self._commit_loop, "commit")
+
+    async def _announce(self) -> None:
+        await self._subscribed.announce()
+        self._share()
+
+    def _share(self) -> None:
+        """Take the present share of the queues soon, and from now on."""
+        self._membership.trigger()
+        if self._assigned is False and not self._shares:
+            self._shares = True
+            self._tasks.keep(self._membership.run, "rebalance")
+            self._tasks.keep(partial(self._subscribed.follow, self._announce), "patterns")
 
     async def close(self) -> None:
         """Commits (with auto_commit, everything polled) and leaves the group."""
@@ -256,23 +270,19 @@ class PullConsumer:
             self._polled.note_all()
         if messages := self.round.take(max_messages):
             return messages
-        timed_out = asyncio.Event()
-        timer = self.runtime.call_later(timeout_s, self._expire, timed_out)
         self._polling = True
         try:
-            while True:
-                self._arrived.clear()
-                await self._arrived.wait()
-                messages = self.round.take(max_messages)
-                if messages or timed_out.is_set() or self._closing:
-                    return messages
+            async with asyncio.timeout(timeout_s):
+                while not self._closing:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+                    if messages := self.round.take(max_messages):
+                        return messages
+        except TimeoutError:
+            pass
         finally:
             self._polling = False
-            timer.cancel()
-
-    def _expire(self, timed_out: asyncio.Event) -> None:
-        timed_out.set()
-        self._arrived.set()
+        return self.round.take(max_messages)
 
     async def _read_ahead(self, held: AssignedQueue) -> None:
         """Runs until it is cancelled: code that moves the queue elsewhere, or drops it, ends this
@@ -344,8 +354,6 @@ class PullConsumer:
     async def seek_to(self, queue: MessageQueue, place: str | int) -> int:
         """As seek(), to "first" or "last", the ends of the queue, or to the first message stored at
         a time in ms or later; returns the offset."""
-        if isinstance(place, str) and place not in ("first", "last"):
-            raise InvalidParameter(f"place {place!r}: give 'first', 'last' or a time in ms")
         inner = self._require(queue).queue
         await self.core.route(inner.topic)
         offset = await offset_of(self.core, inner, place)

@@ -26,7 +26,6 @@ from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consuming import SUSPEND_S, Concurrent, Consumption, InOrder
 from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
-from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.holdings import Holdings
 from saturnmq.client.consumer.listening import Caller, Listener, OneListener
 from saturnmq.client.consumer.membership import Membership
@@ -45,14 +44,15 @@ from saturnmq.client.consumer.process_queue import FlowLimits, MessageRun
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.results import ConsumeResult, check_suspend
 from saturnmq.client.consumer.send_back import SendBack
-from saturnmq.client.consumer.starting import Baseline, start_offset
+from saturnmq.client.consumer.starting import start_offset, start_place
+from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.namespaces import namespace_of
-from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.protocol.subscription import Expression
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
 
@@ -160,7 +160,7 @@ class PushConsumer:
         group = self._group = topics.check_group(self._namespace.wrap(group))
         topics.check_instance(instance_name)
         ordered = ordered or orderly
-        _check_start(consume_from)
+        consume_from = start_place(consume_from, from_beginning=from_beginning)
         check_suspend(suspend_s, ConfigError)
         if ordered and broadcasting:
             raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
@@ -170,9 +170,10 @@ class PushConsumer:
         self.runtime = self.core.runtime
         self.ordered = ordered
         self.broadcasting = broadcasting
-        self.consume_from = "first" if from_beginning else consume_from
-        self.subscriptions: dict[str, Subscription] = {}
-        self.baseline = Baseline()
+        self.consume_from = consume_from
+        self._subscribed = Subscriptions(self.core, group, self._namespace, rebalance_interval_s)
+        self.subscriptions = self._subscribed.by_topic
+        self.baseline = self._subscribed.baseline
         self._traces = ConsumptionTraces(self.core, self.group, trace) if trace else None
         self._caller = Caller(
             self.runtime,
@@ -228,30 +229,27 @@ class PushConsumer:
     # -- life ---------------------------------------------------------------------------------
     def subscribe(
         self,
-        topic: str,
+        topic: TopicOrPattern,
         expression: Expression = "*",
         listener: Listener | None = None,
         *,
         listener_one: OneListener | None = None,
     ) -> None:
         """Adds a topic (or changes its expression: `*`, tags joined by `||`, or a condition over
-        properties that the brokers look at, `Sql("price > 3")`).
+        properties that the brokers look at, `Sql("price > 3")`). `re.compile("orders-.*")` is a
+        pattern: all topics with such a name, as they come and go.
 
         The listener is the consumer's, for all its topics; give it here or to the constructor.
         """
-        topic = topics.check_topic(self._namespace.wrap(topic))
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
-        version = self.core.subscription_version()
-        self.subscriptions[topic] = Subscription.parse(topic, expression, version)
+        self._subscribed.add(topic, expression)
         if self._started:
             self._tasks.once(self._announce_again, "announce")
 
-    def unsubscribe(self, topic: str) -> None:
-        """Drops a topic; its queues go to the other members at the next rebalance."""
-        topic = self._namespace.wrap(topic)
-        self.subscriptions.pop(topic, None)
-        self.baseline.forget(topic)
+    def unsubscribe(self, topic: TopicOrPattern) -> None:
+        """Drops a topic or a pattern; its queues go to the other members at the next rebalance."""
+        self._subscribed.remove(topic)
         self._membership.trigger()
 
     async def start(self) -> None:
@@ -260,7 +258,7 @@ class PushConsumer:
             raise ClientClosed("the consumer is closed; make a new one")
         if self._started:
             return
-        if not self.subscriptions:
+        if self._subscribed.empty:
             raise ConfigError("the consumer has no topic: call subscribe() before start()")
         if not self._caller.ready:
             raise ConfigError("the consumer has no listener: give listener= or listener_one=")
@@ -272,11 +270,9 @@ class PushConsumer:
         if self._traces is not None:
             self._traces.begin()
         if self._file is None:
-            retry = topics.retry_topic(self._group)
-            version = self.core.subscription_version()
-            self.subscriptions[retry] = Subscription.parse(retry, "*", version)
+            self._subscribed.add(topics.retry_topic(self._group), "*")
         try:
-            await find_brokers(self.core, self._group, self.subscriptions, self.baseline)
+            await self._subscribed.find()
         except SubscriptionParseFailed:
             await self.close()
             raise
@@ -284,7 +280,17 @@ class PushConsumer:
         await self._announce()
         self._tasks.keep(self._membership.run, "rebalance")
         self._tasks.keep(self._commit_loop, "commit")
+        self._tasks.keep(partial(self._subscribed.follow, self._announce_again), "patterns")
         self._holdings.start()
+
+    def suspend(self) -> None:
+        """Calls the listener no more, until resume(). Calls that run go on to their end; queues,
+        locks and the messages that are pulled already stay here and wait."""
+        self._consumption.suspend()
+
+    def resume(self) -> None:
+        """Calls the listener again."""
+        self._consumption.resume()
 
     async def close(self) -> None:
         """Lets running listeners end, commits, gives queues and locks back, leaves the group.
@@ -326,13 +332,8 @@ class PushConsumer:
         self._membership.trigger()
 
     async def _announce_again(self) -> None:
-        """No caller waits for this after start(): an error becomes a line in the log, and other
-        brokers may still check the condition."""
-        try:
-            await find_brokers(self.core, self._group, self.subscriptions, self.baseline)
-        except SubscriptionParseFailed as error:
-            log.error("group %s: %s", self._group, error)
-        await self._announce()
+        await self._subscribed.announce()
+        self._membership.trigger()
 
     # -- queues come and go (called by Membership) ----------------------------------------------
     def held_queues(self) -> list[MessageQueue]:
@@ -485,13 +486,6 @@ class PushConsumer:
             "consumeResult": "CR_LATER" if chunk.failed else "CR_SUCCESS",
             "spentTimeMills": int((self.runtime.monotonic() - began) * 1000),
         }
-
-
-def _check_start(consume_from: str | int) -> None:
-    if isinstance(consume_from, str) and consume_from not in ("first", "last"):
-        raise ConfigError(
-            f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
-        )
 
 
 __all__ = ["ConsumeResult", "PushConsumer"]

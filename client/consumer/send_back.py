@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 
+from saturnmq.client.consumer.results import DEAD_LETTER
 from saturnmq.client.core import ClientCore
 from saturnmq.client.single_send import single_send
 from saturnmq.protocol import properties as names
@@ -58,6 +59,10 @@ class SendBack:
         except SaturnError as error:
             log.warning("sending %s to its retry topic failed: %s", message.message_id, error)
         return False
+
+    async def dead_letter(self, message: ReceivedMessage) -> None:
+        """Have the broker of `message` store it as a dead letter of the group."""
+        await self._by_offset(message, DEAD_LETTER)
 
     async def _by_offset(self, message: ReceivedMessage, delay_level: int) -> None:
         broker_name = message.broker_name or ""

@@ -13,20 +13,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from saturnmq.client.consumer.consumer_data import heartbeat_entry
-from saturnmq.client.consumer.filter_check import find_brokers
+from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
+from saturnmq.client.consumer.consumption_traces import ReceiptTraces
 from saturnmq.client.consumer.pop_calls import ANY, PopCalls
-from saturnmq.client.consumer.starting import Baseline
+from saturnmq.client.consumer.send_back import SendBack
+from saturnmq.client.consumer.starting import find_queues, start_place
+from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
+from saturnmq.client.consumer.timed_start import TimedStart
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
+from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.pop_handle import PopHandle
 from saturnmq.protocol.pop_headers import INVISIBLE_MAX_MS
 from saturnmq.protocol.popped import handle_of
-from saturnmq.protocol.subscription import Expression, Subscription
+from saturnmq.protocol.subscription import Expression
+from saturnmq.protocol.trace import ContextCode
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
     ClientClosed,
@@ -35,6 +42,7 @@ from saturnmq.runtime.errors import (
     RouteNotFound,
     SaturnError,
     SubscriptionParseFailed,
+    TopicNotExist,
 )
 
 log = logging.getLogger(__name__)
@@ -42,6 +50,7 @@ log = logging.getLogger(__name__)
 BATCH_MAX = 32  # of one pop
 HOLD_S = 20.0  # a broker holds one request no longer
 AGAIN_S = 0.5  # after all brokers failed
+PATTERNS_S = 20.0  # between two looks for the topics of patterns, as between two rebalances
 
 
 class Source(NamedTuple):
@@ -69,6 +78,8 @@ class SimpleConsumer:
     """The consumer group."""
     ordered: bool
     """Whether a queue waits until its messages before are acknowledged."""
+    consume_from: str | int
+    """The start of a group without an offset: "first", "last" or a time in ms."""
 
     def __init__(
         self,
@@ -76,8 +87,10 @@ class SimpleConsumer:
         nameservers: str | Sequence[str] = (),
         *,
         from_beginning: bool = False,
+        consume_from: str | int = "last",
         ordered: bool = False,
         verify_crc: bool = True,
+        trace: Trace = False,
         namespace: str = "",
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
@@ -85,11 +98,13 @@ class SimpleConsumer:
         runtime: Runtime | None = None,
     ) -> None:
         """nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
-        from_beginning: a group that never read a queue begins with its first message, otherwise at
-            the end; a queue that still has its very first message is read from there in any case
+        from_beginning: short for consume_from="first"
+        consume_from: the start of a group without an offset: "first", "last" or a time in ms. With
+            "last" a queue that still has its very first message is read from there in any case
         ordered: of each queue messages are out once at a time; the next ones come when all are
             acknowledged, or their time is over
         verify_crc: check every message's CRC-32 of its body
+        trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
@@ -103,23 +118,34 @@ class SimpleConsumer:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime
         self.ordered = ordered
-        self._from_beginning = from_beginning
-        self._subscriptions: dict[str, Subscription] = {}
+        self.consume_from = start_place(consume_from, from_beginning=from_beginning)
         self._calls = PopCalls(
             self.core, group, self._namespace, ordered=ordered, verify_crc=verify_crc
         )
+        self._subscribed = Subscriptions(self.core, group, self._namespace, PATTERNS_S)
+        self._start_at: TimedStart | None = None
+        if isinstance(self.consume_from, int):
+            baseline = self._subscribed.baseline
+            self._start_at = TimedStart(self.core, group, self.consume_from, baseline)
+        self._traces = ReceiptTraces(self.core, self.group, trace) if trace else None
+        self._send_back = SendBack(self.core, group, -1, self._namespace)
+        self._tasks = ConsumerTasks(self.core.tasks, group)
         self._turn = 0
         self._started = self._closing = False
 
     # -- life ---------------------------------------------------------------------------------
-    def subscribe(self, topic: str, expression: Expression = "*") -> None:
-        """Receive messages of this topic; before start(). `expression`: `*`, tags joined by `||`,
-        or a condition over properties, `Sql("price > 3")`."""
+    def subscribe(self, topic: TopicOrPattern, expression: Expression = "*") -> None:
+        """Receive messages of this topic, from the next receive() on. `expression`: `*`, tags
+        joined by `||`, or a condition over properties, `Sql("price > 3")`.
+        `re.compile("orders-.*")` is a pattern: all topics with such a name, as they come and go."""
+        self._subscribed.add(topic, expression)
         if self._started:
-            raise ConfigError("subscribe before start()")
-        topic = topics.check_topic(self._namespace.wrap(topic))
-        version = self.core.subscription_version()
-        self._subscriptions[topic] = Subscription.parse(topic, expression, version)
+            self._tasks.once(self._subscribed.announce, "announce")
+
+    def unsubscribe(self, topic: TopicOrPattern) -> None:
+        """Receive no more messages of this topic, or of this pattern. Those that were received can
+        still be acknowledged."""
+        self._subscribed.remove(topic)
 
     async def start(self) -> None:
         """Connects and joins the group."""
@@ -130,13 +156,17 @@ class SimpleConsumer:
         self._started = True
         if self._owns_core:
             await self.core.start()
+        if self._traces is not None:
+            self._traces.begin()
         try:
-            await find_brokers(self.core, self._group, self._subscriptions, Baseline())
+            await self._subscribed.find()
         except SubscriptionParseFailed:
             await self.close()
             raise
         self.core.register_consumer(self._group, self)
         await self.core.heartbeat_now()
+        follow = partial(self._subscribed.follow, self._subscribed.announce)
+        self._tasks.keep(follow, "patterns")
 
     async def close(self) -> None:
         """Leaves the group. Messages that are not acknowledged come to other members when their
@@ -144,8 +174,11 @@ class SimpleConsumer:
         if self._closing:
             return
         self._closing = True
+        self._tasks.cancel()
         if self._started:
             await self.core.unregister_consumer(self._group)
+        if self._traces is not None:
+            await self._traces.close()
         if self._owns_core:
             await self.core.close()
 
@@ -174,7 +207,9 @@ class SimpleConsumer:
             left = until - self.runtime.monotonic()
             if found or left <= 0 or self._closing:
                 return found
-            if len(sources) == 1:
+            if not sources:  # no topic matches the patterns now
+                await self.runtime.sleep(min(left, AGAIN_S))
+            elif len(sources) == 1:
                 hold = min(left, HOLD_S)
                 try:
                     found = await self._pop(sources[0], max_messages, invisible_ms, hold)
@@ -192,17 +227,25 @@ class SimpleConsumer:
 
     async def _sources(self) -> list[Source]:
         """The topics at their brokers, each time beginning with another."""
-        if not self._subscriptions:
+        if self._subscribed.empty:
             raise ConfigError("a simple consumer subscribes to a topic before it receives")
         found: dict[Source, None] = {}
-        for topic in self._subscriptions:
-            await self.core.route(topic)
-            for queue in self.core.subscribe_queues(topic):
+        named = []
+        for topic in list(self._subscribed.by_topic):
+            by_pattern = self._subscribed.is_by_pattern(topic)
+            named += [] if by_pattern else [topic]
+            try:
+                queues = await find_queues(self.core, topic, self._subscribed.baseline)
+            except TopicNotExist:
+                if not by_pattern:
+                    raise
+                continue  # it was deleted a moment ago
+            for queue in queues:
                 found[Source(topic, queue.broker_name)] = None
+        if not found and named:
+            raise RouteNotFound(f"no broker has a queue to read of {', '.join(named)}")
         if not found:
-            raise RouteNotFound(
-                f"no broker has a queue to read of {', '.join(self._subscriptions)}"
-            )
+            return []
         sources = list(found)
         self._turn = (self._turn + 1) % len(sources)
         return sources[self._turn :] + sources[: self._turn]
@@ -222,21 +265,37 @@ class SimpleConsumer:
                 continue
             if found:
                 return found
-        if len(failed) == len(sources):
+        if failed and len(failed) == len(sources):
             raise failed[0]
         return []
 
     async def _pop(
         self, source: Source, most: int, invisible_ms: int, hold_s: float
     ) -> list[ReceivedMessage]:
-        return await self._calls.pop(
+        subscription = self._subscribed.by_topic.get(source.topic)
+        if subscription is None:  # unsubscribed meanwhile
+            return []
+        if self._start_at is not None:
+            await self._start_at.place(*source)
+        found = await self._calls.pop(
             MessageQueue(*source, ANY),
-            self._subscriptions[source.topic],
+            subscription,
             most,
             invisible_ms,
             hold_s,
-            from_end=not self._from_beginning,
+            from_end=self._begins_at_end(source),
         )
+        if self._traces is not None:
+            self._traces.received(found)
+        return found
+
+    def _begins_at_end(self, source: Source) -> bool:
+        """Whether a group without an offset begins at the end there: not in a topic that appeared
+        after this consumer had joined."""
+        is_older = self._subscribed.baseline.is_older
+        queues = self.core.subscribe_queues(source.topic)
+        here = [queue for queue in queues if queue.broker_name == source.broker]
+        return self.consume_from == "last" and any(map(is_older, here))
 
     async def _any(self, sources: Sequence[Source], hold_s: float) -> None:
         """Wait until a source has messages, at most so long."""
@@ -263,23 +322,40 @@ class SimpleConsumer:
     async def ack(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
         """Say that messages are done with. NoMessage: one of them is not, because its time is over,
         or it was acknowledged before; the others are."""
+        await self._finish(_listed(messages), ContextCode.SUCCESS)
+
+    async def _finish(self, messages: Sequence[ReceivedMessage], outcome: ContextCode) -> None:
+        """Acknowledge messages, whose traces say how they ended."""
         self._check_runs()
-        if isinstance(messages, ReceivedMessage):
-            messages = [messages]
-        by_broker: dict[str, list[tuple[str, PopHandle]]] = {}
+        by_broker: dict[str, list[ReceivedMessage]] = {}
         for message in messages:
-            handle = handle_of(message)
-            by_broker.setdefault(handle.broker, []).append(
-                (self._namespace.wrap(message.topic), handle)
-            )
+            by_broker.setdefault(handle_of(message).broker, []).append(message)
         failed: list[SaturnError] = []
-        for broker, handles in by_broker.items():
+        for broker, theirs in by_broker.items():
+            handles = [(self._namespace.wrap(each.topic), handle_of(each)) for each in theirs]
             try:
                 await self._calls.ack(broker, handles)
             except SaturnError as error:
                 failed.append(error)
+            else:
+                if self._traces is not None:
+                    self._traces.finished(theirs, outcome)
         if failed:
             raise failed[0]
+
+    async def dead_letter(self, messages: ReceivedMessage | Iterable[ReceivedMessage]) -> None:
+        """Give messages up: each becomes a dead letter of the group now, whatever attempts it has
+        left, and its queue goes on, also when it is `ordered`. NoMessage: the time of one is over,
+        or it was acknowledged; it is a dead letter all the same, and may come again."""
+        self._check_runs()
+        messages = _listed(messages)
+        for message in messages:  # before anything is done: each must have been received
+            await self._calls.master_of(
+                self._namespace.wrap(message.topic), handle_of(message).broker
+            )
+        for message in messages:
+            await self._send_back.dead_letter(message)
+        await self._finish(messages, ContextCode.FAILED)
 
     async def change_invisible_duration(self, message: ReceivedMessage, invisible_s: float) -> None:
         """Let the invisible time of a message begin anew, with this length: longer to go on working
@@ -290,8 +366,8 @@ class SimpleConsumer:
     # -- what brokers ask ---------------------------------------------------------------------
     def heartbeat_data(self) -> dict[str, Any]:
         """Its entry in a heartbeat."""
-        start = "first" if self._from_beginning else "last"
-        entry = heartbeat_entry(self._group, self._subscriptions.values(), start, push=False)
+        subscriptions = self._subscribed.by_topic.values()
+        entry = heartbeat_entry(self._group, subscriptions, self.consume_from, push=False)
         return {**entry, "consumeType": "CONSUME_POP"}
 
     def on_ids_changed(self) -> None:
@@ -305,11 +381,15 @@ class SimpleConsumer:
                 "PROP_CLIENT_VERSION": "V5_4_0",
                 "PROP_CONSUME_TYPE": "CONSUME_POP",
             },
-            "subscriptionSet": [each.to_json() for each in self._subscriptions.values()],
+            "subscriptionSet": [each.to_json() for each in self._subscribed.by_topic.values()],
             "mqTable": {},
             "mqPopTable": {},
             "statusTable": {},
         }
+
+
+def _listed(messages: ReceivedMessage | Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
+    return [messages] if isinstance(messages, ReceivedMessage) else list(messages)
 
 
 def _milliseconds(seconds: float) -> int:

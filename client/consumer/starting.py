@@ -24,7 +24,18 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import RETRY_PREFIX
-from saturnmq.runtime.errors import SaturnError, TopicNotExist
+from saturnmq.runtime.errors import ConfigError, InvalidParameter, SaturnError, TopicNotExist
+
+ENDS = {"first": RequestCode.GET_MIN_OFFSET, "last": RequestCode.GET_MAX_OFFSET}
+
+
+def start_place(consume_from: str | int, *, from_beginning: bool) -> str | int:
+    """The start that a consumer's parameters name. ConfigError: there is no such place."""
+    if isinstance(consume_from, str) and consume_from not in ENDS:
+        raise ConfigError(
+            f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
+        )
+    return "first" if from_beginning else consume_from
 
 
 class Baseline:
@@ -93,12 +104,15 @@ async def start_offset(
 
 
 async def offset_of(core: ClientCore, queue: MessageQueue, place: str | int) -> int:
-    """The offset of a place in a queue: "first", "last" (its end), or a time in ms."""
+    """The offset of a place in a queue: "first", "last" (its end), or a time in ms.
+    InvalidParameter: another word."""
     if isinstance(place, int):
         return await ask_offset(
             core, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, queue, {"timestamp": str(place)}
         )
-    code = RequestCode.GET_MIN_OFFSET if place == "first" else RequestCode.GET_MAX_OFFSET
+    code = ENDS.get(place)
+    if code is None:
+        raise InvalidParameter(f"place {place!r}: give 'first', 'last' or a time in ms")
     return await ask_offset(core, code, queue)
 
 

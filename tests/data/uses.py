@@ -5,6 +5,8 @@ exactly the lines that end in `# wrong: NAME`, and each public name on one of th
 ends in `# right: NAME`.
 """
 
+import re
+
 from saturnmq import (
     Admin,
     ConsumeResult,
@@ -333,10 +335,14 @@ def push_consumers(push: PushConsumer, queue: MessageQueue) -> None:
     nothing(push.broadcasting)  # wrong: PushConsumer.broadcasting
     print(push.consume_from)  # right: PushConsumer.consume_from
     nothing(push.consume_from)  # wrong: PushConsumer.consume_from
-    push.subscribe("orders", Sql("price > 3"), many_async)  # right: PushConsumer.subscribe
+    push.subscribe(re.compile("a.*"), Sql("price > 3"), many_async)  # right: PushConsumer.subscribe
     push.subscribe("orders", "*", listener_one=not_a_listener)  # wrong: PushConsumer.subscribe
     push.unsubscribe("orders")  # right: PushConsumer.unsubscribe
     push.unsubscribe(queue)  # wrong: PushConsumer.unsubscribe
+    push.suspend()  # right: PushConsumer.suspend
+    push.suspend(1)  # wrong: PushConsumer.suspend
+    push.resume()  # right: PushConsumer.resume
+    push.resume(1)  # wrong: PushConsumer.resume
     push.start()  # right: PushConsumer.start
     push.start(1)  # wrong: PushConsumer.start
     push.close()  # right: PushConsumer.close
@@ -350,14 +356,20 @@ def simple_consumers(simple: SimpleConsumer, message: ReceivedMessage) -> None:
     nothing(simple.group)  # wrong: SimpleConsumer.group
     number(simple.ordered)  # right: SimpleConsumer.ordered
     nothing(simple.ordered)  # wrong: SimpleConsumer.ordered
+    print(simple.consume_from)  # right: SimpleConsumer.consume_from
+    nothing(simple.consume_from)  # wrong: SimpleConsumer.consume_from
     simple.subscribe("orders", "new || changed")  # right: SimpleConsumer.subscribe
     simple.subscribe("orders", 3)  # wrong: SimpleConsumer.subscribe
+    simple.unsubscribe("orders")  # right: SimpleConsumer.unsubscribe
+    simple.unsubscribe(3)  # wrong: SimpleConsumer.unsubscribe
     simple.start()  # right: SimpleConsumer.start
     simple.start(1)  # wrong: SimpleConsumer.start
     many(simple.receive(8, invisible_s=60))  # right: SimpleConsumer.receive
     simple.receive("8")  # wrong: SimpleConsumer.receive
     simple.ack(message)  # right: SimpleConsumer.ack
     simple.ack("id")  # wrong: SimpleConsumer.ack
+    simple.dead_letter([message])  # right: SimpleConsumer.dead_letter
+    simple.dead_letter("id")  # wrong: SimpleConsumer.dead_letter
     simple.change_invisible_duration(message, 5)  # right: SimpleConsumer.change_invisible_duration
     simple.change_invisible_duration(message)  # wrong: SimpleConsumer.change_invisible_duration
     simple.close()  # right: SimpleConsumer.close
@@ -375,6 +387,8 @@ def pull_consumers(pull: PullConsumer, queue: MessageQueue) -> None:
     nothing(pull.consume_from)  # wrong: PullConsumer.consume_from
     pull.subscribe("orders", "new || changed")  # right: PullConsumer.subscribe
     pull.subscribe("orders", 3)  # wrong: PullConsumer.subscribe
+    pull.unsubscribe(re.compile("orders-.*"))  # right: PullConsumer.unsubscribe
+    pull.unsubscribe(queue)  # wrong: PullConsumer.unsubscribe
     pull.assign([queue])  # right: PullConsumer.assign
     pull.assign("orders")  # wrong: PullConsumer.assign
     pull.start()  # right: PullConsumer.start
@@ -610,6 +624,10 @@ async def aio_push_consumers(push: aio.PushConsumer, queue: MessageQueue) -> Non
     push.subscribe("orders", "*", listener_one=not_a_listener)  # wrong: aio.PushConsumer.subscribe
     push.unsubscribe("orders")  # right: aio.PushConsumer.unsubscribe
     push.unsubscribe(queue)  # wrong: aio.PushConsumer.unsubscribe
+    push.suspend()  # right: aio.PushConsumer.suspend
+    push.suspend(1)  # wrong: aio.PushConsumer.suspend
+    push.resume()  # right: aio.PushConsumer.resume
+    push.resume(1)  # wrong: aio.PushConsumer.resume
     await push.start()  # right: aio.PushConsumer.start
     await push.start(1)  # wrong: aio.PushConsumer.start
     await push.close()  # right: aio.PushConsumer.close
@@ -627,6 +645,8 @@ async def aio_pull_consumers(pull: aio.PullConsumer, queue: MessageQueue) -> Non
     nothing(pull.consume_from)  # wrong: aio.PullConsumer.consume_from
     pull.subscribe("orders", "new || changed")  # right: aio.PullConsumer.subscribe
     pull.subscribe("orders", 3)  # wrong: aio.PullConsumer.subscribe
+    pull.unsubscribe(re.compile("orders-.*"))  # right: aio.PullConsumer.unsubscribe
+    pull.unsubscribe(queue)  # wrong: aio.PullConsumer.unsubscribe
     pull.assign([queue])  # right: aio.PullConsumer.assign
     pull.assign("orders")  # wrong: aio.PullConsumer.assign
     await pull.start()  # right: aio.PullConsumer.start
@@ -664,14 +684,20 @@ async def aio_simple_consumers(simple: aio.SimpleConsumer, message: ReceivedMess
     nothing(simple.group)  # wrong: aio.SimpleConsumer.group
     number(simple.ordered)  # right: aio.SimpleConsumer.ordered
     nothing(simple.ordered)  # wrong: aio.SimpleConsumer.ordered
+    print(simple.consume_from)  # right: aio.SimpleConsumer.consume_from
+    nothing(simple.consume_from)  # wrong: aio.SimpleConsumer.consume_from
     simple.subscribe("orders", "new || changed")  # right: aio.SimpleConsumer.subscribe
     simple.subscribe("orders", 3)  # wrong: aio.SimpleConsumer.subscribe
+    simple.unsubscribe("orders")  # right: aio.SimpleConsumer.unsubscribe
+    simple.unsubscribe(3)  # wrong: aio.SimpleConsumer.unsubscribe
     await simple.start()  # right: aio.SimpleConsumer.start
     await simple.start(1)  # wrong: aio.SimpleConsumer.start
     many(await simple.receive(8, invisible_s=60))  # right: aio.SimpleConsumer.receive
     await simple.receive("8")  # wrong: aio.SimpleConsumer.receive
     await simple.ack(message)  # right: aio.SimpleConsumer.ack
     await simple.ack("id")  # wrong: aio.SimpleConsumer.ack
+    await simple.dead_letter([message])  # right: aio.SimpleConsumer.dead_letter
+    await simple.dead_letter("id")  # wrong: aio.SimpleConsumer.dead_letter
     await simple.change_invisible_duration(message, 5)  # right: aio.SimpleConsumer.change_invisible_duration
     await simple.change_invisible_duration(message)  # wrong: aio.SimpleConsumer.change_invisible_duration
     await simple.close()  # right: aio.SimpleConsumer.close

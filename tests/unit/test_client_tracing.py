@@ -20,6 +20,7 @@ from saturnmq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    SimpleConsumer,
     TransactionProducer,
     TransactionState,
     aio,
@@ -185,6 +186,32 @@ def test_a_poll_leaves_both_records_of_each_message_that_it_gives(tmp_path: Path
                 assert (after.success, after.context_code, after.cost_ms) == (True, 0, 0)
         # Pulled ahead, and never polled.
         assert admin.message_trace(ids[2], "traces") == []
+
+
+def test_a_received_message_is_traced_until_it_is_acknowledged_or_given_up(tmp_path: Path) -> None:
+    with served(tmp_path) as address, Admin(address) as admin:
+        admin.create_topic("orders", queues=1)
+        with Producer("senders", address) as producer:
+            ids = [producer.send(Message("orders", b"x", keys=key)).message_id for key in "abcd"]
+        consumer = SimpleConsumer("readers", address, from_beginning=True, trace="traces")
+        consumer.subscribe("orders")
+        with consumer:
+            done, given_up, slow, left = consumer.receive(4, wait_s=20)
+            assert [each.message_id for each in (done, given_up, slow, left)] == ids
+            consumer.ack(done)
+            consumer.dead_letter(given_up)
+            consumer.change_invisible_duration(slow, 60)
+            consumer.ack(slow)
+        ends = {ids[0]: (True, 0), ids[1]: (False, 4), ids[2]: (True, 0)}
+        for message_id, end in ends.items():
+            records = until(admin, message_id, lambda found: len(found) >= 2, "traces")
+            assert kinds(records) == [BEFORE, AFTER]
+            before, after = records
+            assert (after.success, after.context_code) == end
+            assert before.request_id == after.request_id
+            assert (after.group, after.client_host) == ("readers", "127.0.0.1")
+            assert 0 <= after.cost_ms < 20_000
+        assert kinds(until(admin, ids[3], bool, "traces")) == [BEFORE]
 
 
 def test_the_end_of_a_transaction_is_traced(tmp_path: Path) -> None:

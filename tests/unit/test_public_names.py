@@ -56,9 +56,11 @@ MEMBERS = {
     """,
     "PullConsumer": """
         assign assignment auto_commit close commit committed consume_from group lag pause paused
-        poll position resume seek seek_to start subscribe
+        poll position resume seek seek_to start subscribe unsubscribe
     """,
-    "PushConsumer": "broadcasting close consume_from group ordered start subscribe unsubscribe",
+    "PushConsumer": """
+        broadcasting close consume_from group ordered resume start subscribe suspend unsubscribe
+    """,
     "ReceivedMessage": """
         body body_crc born_host born_timestamp broker_name delay_level flag frame frame_size keys
         message_id offset_message_id physical_offset prepared_offset properties queue queue_id
@@ -71,7 +73,8 @@ MEMBERS = {
     "SendResult": "batch index message_id offset_message_id ok queue queue_offset status",
     "SendStatus": "FLUSH_DISK_TIMEOUT FLUSH_SLAVE_TIMEOUT OK SLAVE_NOT_AVAILABLE",
     "SimpleConsumer": """
-        ack change_invisible_duration close group ordered receive start subscribe
+        ack change_invisible_duration close consume_from dead_letter group ordered receive start
+        subscribe unsubscribe
     """,
     "Sql": "expression matches terms",
     "Transaction": """

@@ -9,6 +9,7 @@ import pytest
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer, puller
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.errors import ClientClosed, ConfigError, InvalidParameter
 
 
@@ -110,11 +111,60 @@ def test_a_consumer_either_subscribes_or_is_assigned_queues() -> None:
             subscribed.assign([Q0])
         assert assigned.assignment() == [Q0]
         assert subscribed.assignment() == []
+        with pytest.raises(ConfigError, match="either subscribes to topics or is assigned"):
+            assigned.unsubscribe("T")
         async with puller(world) as running:
-            with pytest.raises(ConfigError, match="subscribe before start"):
-                running.subscribe("T")
             running.assign([Q1])
             assert running.assignment() == [Q1]
+            with pytest.raises(ConfigError, match="either subscribes to topics or is assigned"):
+                running.subscribe("T")
+
+    world.run(main)
+
+
+def test_topics_come_and_go_while_it_runs() -> None:
+    world = World(queues=1)
+    other = MessageQueue("other", "a", 0)
+    world.frames[other] = []
+    world.listed.append("other")
+
+    async def main() -> None:
+        options = {"rebalance_interval_s": 1000.0, "auto_commit": False}
+        async with puller(world, **options) as made:
+            await world.runtime.sleep(5.0)
+            made.subscribe("other")
+            await world.until(lambda: made.assignment() == [other])
+            made.subscribe("T", "A")
+            await world.until(lambda: made.assignment() == [Q0, other])
+            said = made.heartbeat_data()["subscriptionDataSet"]
+            assert {each["topic"]: each["subString"] for each in said} == {"T": "A", "other": "*"}
+            world.send(0, b"x", "A")
+            world.send(0, b"y", "A")
+            assert offsets(await made.poll(max_messages=1)) == [0]
+            await made.commit()
+            assert offsets(await made.poll(max_messages=1)) == [1]
+            world.send(0, b"z", "A")
+            await world.runtime.sleep(1.0)
+            made.unsubscribe("T")
+            assert await made.poll(5.0) == []  # at once
+            assert made.assignment() == [other]
+            assert world.offsets[Q0] == 1, "the last poll is not done with"
+            made.unsubscribe("unknown")
+            made.subscribe("T", "A")
+            assert offsets(await made.poll(max_messages=1)) == [1]
+
+    world.run(main)
+
+
+def test_a_condition_that_a_broker_refuses_later_is_told_to_the_log_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World(queues=1)
+
+    async def main() -> None:
+        async with puller(world) as made:
+            made.subscribe("T", Sql("a > 3"))
+            await world.until(lambda: "knows no conditions" in caplog.text)
 
     world.run(main)
 

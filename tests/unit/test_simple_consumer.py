@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from frame_rig import plain_frame
 from saturnmq.broker.broker import Broker
+from saturnmq.client.admin.admin import Admin
 from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.popped import messages_in
@@ -20,6 +21,7 @@ from saturnmq.runtime.errors import (
     InvalidParameter,
     MalformedFrame,
     NoMessage,
+    SubscriptionParseFailed,
     TopicNotExist,
 )
 from world_rig import Remote, World, new_disk, run
@@ -205,6 +207,113 @@ def test_tags_conditions_and_order() -> None:
     run(body)
 
 
+def test_topics_come_and_go_while_it_runs() -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start()
+        await cluster.send("u1", topic="U", TAGS="a")
+        await cluster.send("u2", topic="U", TAGS="b")
+        await cluster.brokers[0].replication.registrar.ask_all(5.0)
+        consumer = await cluster.consumer()
+        (first,) = await consumer.receive()
+        consumer.subscribe("U", "b")
+        others = [*await consumer.receive(wait_s=1), *await consumer.receive(wait_s=1)]
+        assert texts(others) == ["u2"]
+        entry = consumer.heartbeat_data()
+        assert {each["topic"] for each in entry["subscriptionDataSet"]} == {"T", "U"}
+        consumer.unsubscribe("T")
+        await cluster.send("second")
+        assert await consumer.receive(wait_s=1) == []
+        await consumer.ack([first, *others])  # also of the topic that it has left
+        consumer.subscribe("T")
+        assert texts(await consumer.receive()) == ["second"]
+        await consumer.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("left", ["T", "U"])
+def test_a_topic_may_be_left_while_a_receive_asks_for_its_messages(left: str) -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start()
+        await cluster.send("u1", topic="U")
+        await cluster.brokers[0].replication.registrar.ask_all(5.0)
+        consumer = await cluster.consumer()
+        consumer.subscribe("U")
+        await consumer.ack([*await consumer.receive(wait_s=0), *await consumer.receive(wait_s=0)])
+        waiting = asyncio.create_task(consumer.receive(wait_s=3))
+        await asyncio.sleep(0.0001)  # it asks for those of the first topic
+        consumer.unsubscribe(left)
+        assert await waiting == []
+        await consumer.close()
+
+    run(body)
+
+
+async def dead_letters(cluster: Cluster) -> list[str]:
+    async with Admin(cluster.nameserver, runtime=cluster.world.node("admin")) as admin:
+        return texts(await admin.dead_letters("G"))
+
+
+def test_a_message_that_is_given_up_is_a_dead_letter_at_once_and_does_not_block_its_queue() -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start()
+        await cluster.send("poison", "third")
+        consumer = await cluster.consumer(ordered=True)
+        first, poison = await consumer.receive(2, invisible_s=60)
+        assert texts([first, poison]) == ["first", "poison"]
+        await consumer.ack(first)
+        assert await consumer.receive(2, wait_s=1) == []
+        await consumer.dead_letter(poison)
+        assert texts(await consumer.receive(2, wait_s=1)) == ["third"]
+        with pytest.raises(NoMessage):
+            await consumer.ack(poison)
+        await cluster.brokers[0].replication.registrar.ask_all(5.0)
+        assert await dead_letters(cluster) == ["poison"]
+        await consumer.close()
+
+    run(body)
+
+
+def test_messages_of_several_brokers_are_given_up_together_also_by_another_member() -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start(brokers=2)
+        consumer = await cluster.consumer()
+        found = [*await consumer.receive(), *await consumer.receive()]
+        assert len(found) == 2
+        node = world.node("other")
+        async with SimpleConsumer("G", cluster.nameserver, runtime=node) as other:
+            await other.dead_letter(found)
+        assert await consumer.receive(wait_s=40) == []  # longer than they were invisible
+        for broker in cluster.brokers:
+            await broker.replication.registrar.ask_all(5.0)
+        assert await dead_letters(cluster) == ["first", "first"]
+        await consumer.close()
+
+    run(body)
+
+
+def test_a_message_whose_time_is_over_is_a_dead_letter_and_the_caller_is_told() -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start()
+        consumer = await cluster.consumer()
+        (late,) = await consumer.receive(invisible_s=1)
+        await asyncio.sleep(3)
+        (again,) = await consumer.receive()
+        with pytest.raises(NoMessage):
+            await consumer.dead_letter(late)
+        await consumer.ack(again)
+        await cluster.brokers[0].replication.registrar.ask_all(5.0)
+        assert await dead_letters(cluster) == ["first"]
+        await consumer.close()
+
+    run(body)
+
+
 def test_wrong_uses_are_refused() -> None:
     async def body(world: World) -> None:
         cluster = Cluster(world)
@@ -213,12 +322,18 @@ def test_wrong_uses_are_refused() -> None:
         for bad in ({"max_messages": 0}, {"max_messages": 33}, {"invisible_s": -1}):
             with pytest.raises(InvalidParameter):
                 await consumer.receive(**bad)
-        with pytest.raises(ConfigError):
-            consumer.subscribe("U")
+        with pytest.raises(ConfigError, match="consume_from 'middle'"):
+            SimpleConsumer("G", cluster.nameserver, runtime=world.node("x"), consume_from="middle")
+        with pytest.raises(SubscriptionParseFailed):
+            consumer.subscribe("U", "||")
+        async with SimpleConsumer("G", cluster.nameserver, runtime=world.node("y")) as idle:
+            with pytest.raises(ConfigError, match="subscribes to a topic before it receives"):
+                await idle.receive()
         (message,) = await consumer.receive()
         message.properties.pop("POP_CK")
-        with pytest.raises(InvalidParameter, match="has no handle"):
-            await consumer.ack(message)
+        for act in (consumer.ack, consumer.dead_letter):
+            with pytest.raises(InvalidParameter, match="has no handle"):
+                await act(message)
         await consumer.close()
         with pytest.raises(ClientClosed):
             await consumer.receive()
