@@ -1,13 +1,17 @@
-"""`saturnmq admin`: what brokers tell of themselves, and work they are asked to do now."""
+"""`saturnmq admin`: what brokers and nameservers tell of themselves, and work they are asked to do
+now."""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.kv import kv_app
 from saturnmq.cli.launcher import LauncherError, LocalCluster, default_data
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
@@ -21,7 +25,8 @@ from saturnmq.cli.output import (
 from saturnmq.cli.topics import admin
 from saturnmq.runtime.errors import nearest
 
-app = typer.Typer(help="Look after brokers.", no_args_is_help=True)
+app = typer.Typer(help="Look after brokers and nameservers.", no_args_is_help=True)
+app.add_typer(kv_app, name="kv")
 
 Broker = Annotated[
     str | None, typer.Option("--broker", help="Only the brokers of this name. Default: all.")
@@ -134,13 +139,19 @@ def _notes(row: dict[str, Any]) -> Iterator[str]:
 
 @app.command()
 def clean(
-    broker: Broker = None, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
+    unused: Annotated[
+        bool, typer.Option("--unused", help="The queues of topics that are gone, instead.")
+    ] = False,
+    broker: Broker = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
 ) -> None:
     """Delete expired segments now, not only at the hour of deletion (deleteWhen)."""
     with admin(nameserver) as client:
         nodes = _nodes(client, broker)
         for node in nodes:
-            client.delete_expired(node.address)
+            delete = client.delete_unused if unused else client.delete_expired
+            delete(node.address)
     if as_json:
         emit([node.address for node in nodes])
     else:
@@ -156,6 +167,10 @@ def settings(
         found = {
             node.address: client.broker_settings(node.address) for node in _nodes(client, broker)
         }
+    _tell_settings(found, as_json)
+
+
+def _tell_settings(found: dict[str, dict[str, str]], as_json: bool) -> None:
     if as_json:
         emit(found)
         return
@@ -163,9 +178,22 @@ def settings(
         table(address, ["setting", "value"], sorted(values.items()))
 
 
+Settings = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="RocketMQ's keys.")]
+
+
+def _changes(settings: list[str]) -> dict[str, str]:
+    changes: dict[str, str] = {}
+    for each in settings:
+        key, found, value = each.partition("=")
+        if not found:
+            fail(f"{each!r} is no KEY=VALUE")
+        changes[key.strip()] = value.strip()
+    return changes
+
+
 @app.command("set")
 def set_(
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="RocketMQ's keys.")],
+    settings: Settings,
     broker: Broker = None,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
@@ -175,12 +203,7 @@ def set_(
     docs/configuration.md says which can be changed; a change that shall stay belongs in the
     broker's file as well.
     """
-    changes: dict[str, str] = {}
-    for each in settings:
-        key, found, value = each.partition("=")
-        if not found:
-            fail(f"{each!r} is no KEY=VALUE")
-        changes[key.strip()] = value.strip()
+    changes = _changes(settings)
     with admin(nameserver) as client:
         nodes = _nodes(client, broker)
         for node in nodes:
@@ -190,6 +213,86 @@ def set_(
         emit({"settings": changes, "brokers": addresses})
     else:
         print(f"changed {', '.join(changes)} on {len(addresses)} brokers: {', '.join(addresses)}")
+
+
+@app.command("nameserver-settings")
+def nameserver_settings(
+    nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
+) -> None:
+    """Show the settings of each nameserver, as it runs now."""
+    with admin(nameserver) as client:
+        found = client.nameserver_settings()
+    _tell_settings(found, as_json)
+
+
+@app.command("nameserver-set")
+def nameserver_set(
+    settings: Settings, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
+) -> None:
+    """Change settings of running nameservers, of each that is given, until they stop."""
+    changes = _changes(settings)
+    with admin(nameserver) as client:
+        client.change_nameserver_settings(changes)
+        addresses = client.nameserver_settings().keys()
+    if as_json:
+        emit({"settings": changes, "nameservers": list(addresses)})
+    else:
+        print(f"changed {', '.join(changes)} on {', '.join(addresses)}")
+
+
+@app.command()
+def export(
+    file: Annotated[
+        Path | None, typer.Argument(help="The file to write; standard output if left out.")
+    ] = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+) -> None:
+    """Write topics, groups and settings of the cluster as one JSON document.
+
+    Secrets are hidden in it. What each broker counts and how it does is in `admin status --json`.
+    """
+    with admin(nameserver) as client:
+        text = json.dumps(client.export(), indent=2, sort_keys=True) + "\n"
+    if file is None:
+        sys.stdout.write(text)
+    else:
+        file.write_text(text)
+
+
+@app.command()
+def probe(
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Sends to each.")] = 3,
+    broker: Broker = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Send messages to each master, to the topic of its own name, and show what becomes of them.
+
+    Exit status 1 when one was not acknowledged.
+    """
+    from saturnmq import SaturnError
+
+    rows: list[dict[str, Any]] = []
+    with admin(nameserver) as client:
+        masters = {node.broker_name for node in _nodes(client, broker) if node.broker_id == 0}
+        for name in sorted(masters):
+            for _ in range(count):
+                row: dict[str, Any] = {"broker": name, "ok": False, "ms": None}
+                try:
+                    sent = client.probe(name)
+                except SaturnError as error:
+                    rows.append({**row, "status": str(error)})
+                    break
+                ok = sent.status.value == "SEND_OK"
+                ms = round(sent.milliseconds, 3)
+                rows.append({**row, "ok": ok, "ms": ms, "status": sent.status.value})
+    if as_json:
+        emit(rows)
+    else:
+        columns = ["broker", "ms", "status"]
+        table("", columns, [[row[name] for name in columns] for row in rows])
+    if not rows or not all(row["ok"] for row in rows):
+        raise typer.Exit(1)
 
 
 @app.command()

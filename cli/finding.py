@@ -1,4 +1,5 @@
-"""`saturnmq message`: stored messages by id, key, place or time, their traces, and recalls."""
+"""`saturnmq message`: stored messages by id, key, place or time, their traces, recalls, and their
+consumption once more."""
 
 from __future__ import annotations
 
@@ -122,6 +123,38 @@ def recall(
         emit({"recalled": message_id})
     else:
         print(f"recalled {message_id}")
+
+
+@message_app.command("consume-directly")
+def consume_directly(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="Message id, either kind.")],
+    group: Annotated[str, typer.Option(help="The group whose consumer gets the message.")],
+    topic: Annotated[str | None, typer.Option(help="Needed for all but an offset id.")] = None,
+    client_id: Annotated[
+        str | None, typer.Option("--client", help="The member. Default: any that is connected.")
+    ] = None,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Have a connected consumer consume a stored message now, and show its verdict.
+
+    The offsets of its group stay as they are. Exit status 1 when the listener fails.
+    """
+    with admin(nameserver) as client, named(topic or "", client):
+        message = client.find_message(message_id, topic)
+        if client_id is None:
+            members = [m.client_id for at in client.describe_group(group) for m in at.members]
+            if not members:
+                fail(f"no member of group {group} is connected")
+            client_id = members[0]
+        outcome = client.consume_message_directly(message, group, client_id)
+    if as_json:
+        emit({"client": client_id, **outcome._asdict()})
+    else:
+        remark = f": {outcome.remark}" if outcome.remark else ""
+        print(f"{client_id}: {outcome.result} after {outcome.milliseconds} ms{remark}")
+    if not outcome.success:
+        raise typer.Exit(1)
 
 
 @message_app.command("trace")

@@ -95,6 +95,25 @@ def _work(client_id: str, row: Any) -> dict[str, Any]:
     }
 
 
+@group_app.command("stacks")
+def stacks(
+    group: str,
+    client_id: Annotated[
+        str, typer.Argument(metavar="CLIENT", help="A member, as `group describe` names it.")
+    ],
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a member of a group is doing: the stacks of its threads, as it prints them."""
+    with admin(nameserver) as client:
+        _known(client, group)
+        text = client.member_stacks(group, client_id)
+    if as_json:
+        emit({"group": group, "client": client_id, "stacks": text})
+    else:
+        print(text)
+
+
 @group_app.command("lag")
 def lag(
     group: str,

@@ -52,21 +52,6 @@ def admin(nameserver: str) -> Any:
     return Admin(nameservers=servers, **shared_secret())
 
 
-def user_topics(client: Any) -> list[str]:
-    """The topics that users made: without those of the system, of clusters and of brokers."""
-    from saturnmq.protocol import topics
-
-    nodes = client.cluster()
-    own = {name for node in nodes for name in (node.cluster, node.broker_name)}
-    own |= {node.cluster + topics.REPLY_SUFFIX for node in nodes}
-    derived = (topics.RETRY_PREFIX, topics.DLQ_PREFIX)
-    return [
-        name
-        for name in client.list_topics()
-        if name not in own and not name.startswith(derived) and not topics.is_system_topic(name)
-    ]
-
-
 @contextlib.contextmanager
 def named(topic: str, client: Any) -> Iterator[None]:
     """An unknown topic is answered with the nearest one that exists."""
@@ -75,7 +60,7 @@ def named(topic: str, client: Any) -> Iterator[None]:
     try:
         yield
     except (RouteNotFound, TopicNotExist) as problem:
-        fail(f"{problem}{nearest(topic, user_topics(client))}")
+        fail(f"{problem}{nearest(topic, client.list_topics(internal=False))}")
 
 
 @topic_app.command("create")
@@ -215,7 +200,7 @@ def list_topics(
 ) -> None:
     """The names of the topics."""
     with admin(nameserver) as client:
-        names = client.list_topics() if everything else user_topics(client)
+        names = client.list_topics(internal=everything)
     tell_names("topics", names, as_json)
 
 
@@ -232,6 +217,46 @@ def describe(
         return
     _show_settings(topic, settings)
     _show_queues("queues", queues)
+
+
+@topic_app.command("queue")
+def queue(
+    topic: str,
+    number: Annotated[int, typer.Option("--queue", min=0, help="The number of the queue.")],
+    broker: Annotated[
+        str | None, typer.Option(help="The broker, if the topic is on several.")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option(min=0, help="The first entry. Default: of those that there are.")
+    ] = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="At most that many.")] = 32,
+    nameserver: Nameserver = DEFAULT_NAMESERVER,
+    as_json: AsJson = False,
+) -> None:
+    """Look into a queue of a topic: where in the log its messages are.
+
+    `message find --offset` shows the messages; `store dump` looks into the files of a broker that
+    does not run.
+    """
+    with admin(nameserver) as client, named(topic, client):
+        rows = [
+            row
+            for row in client.describe_topic(topic)
+            if row.queue.queue_id == number and broker in (None, row.queue.broker_name)
+        ]
+        if not rows:
+            fail(f"topic {topic} has no queue {number}" + (f" on {broker}" if broker else ""))
+        if len(rows) > 1:
+            names = ", ".join(row.queue.broker_name for row in rows)
+            fail(f"queue {number} is on {len(rows)} brokers: choose one with --broker ({names})")
+        at = rows[0].min_offset if offset is None else offset
+        entries = client.queue_entries(rows[0].queue, at, count)
+    if as_json:
+        emit(_rows(rows)[0] | {"entries": [entry._asdict() for entry in entries]})
+        return
+    title = f"{topic}: queue {number} on {rows[0].queue.broker_name}"
+    columns = ["offset", "log offset", "bytes", "tag hash"]
+    table(f"{title}, {rows[0].min_offset:,} to {rows[0].max_offset:,}", columns, entries)
 
 
 @topic_app.command("delete")

@@ -7,11 +7,11 @@ run it again: `make lint` checks that this file is what it writes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from saturnmq.client.admin import admin, promotion
 from saturnmq.client.admin.admin import QUERY_TIMEOUT_S, Boundary
-from saturnmq.client.admin.broker_admin import BrokerNode, ConnectedProducer
+from saturnmq.client.admin.broker_admin import ConnectedProducer, SendProbe
 from saturnmq.client.admin.group_admin import (
     END,
     GroupAtBroker,
@@ -22,11 +22,13 @@ from saturnmq.client.admin.group_admin import (
 )
 from saturnmq.client.admin.group_settings import GroupChanges
 from saturnmq.client.admin.handover import Drained
-from saturnmq.client.admin.message_finding import RESULTS
+from saturnmq.client.admin.member_questions import DirectConsumption
+from saturnmq.client.admin.message_finding import RESULTS, QueueEntry
 from saturnmq.client.admin.promotion import Promotion
 from saturnmq.client.admin.replicas import Replica
 from saturnmq.client.admin.topic_settings import QueueOffsets, Undrained
 from saturnmq.client.blocking import Facade
+from saturnmq.client.cluster_view import BrokerNode
 from saturnmq.client.consumer import pull_consumer, push_consumer, simple_consumer
 from saturnmq.client.consumer.consuming import SUSPEND_S
 from saturnmq.client.consumer.listening import Listener, OneListener
@@ -547,12 +549,15 @@ class Admin(Facade[admin.Admin]):
         nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         timeout: float = QUERY_TIMEOUT_S,
+        namespace: str = "",
         on_error: ErrorListener | None = None,
         replication_secret: str = "",
         replication_secret_required: bool = True,
     ) -> None:
         """nameservers: "HOST:PORT[,...]" or a sequence of them
         timeout: seconds that a server has for one answer
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients;
+            lists have those of the namespace only
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
@@ -564,6 +569,7 @@ class Admin(Facade[admin.Admin]):
             lambda runtime: admin.Admin(
                 nameservers,
                 timeout=timeout,
+                namespace=namespace,
                 on_error=on_error,
                 replication_secret=replication_secret,
                 replication_secret_required=replication_secret_required,
@@ -579,94 +585,11 @@ class Admin(Facade[admin.Admin]):
         """Leave the cluster; an operation under way fails."""
         return super().close()
 
-    def cluster(self) -> list[BrokerNode]:
-        """Every broker that the nameserver knows."""
-        return self._wait(self._target.cluster())
-
-    def replicas(self, group: str | None = None) -> list[Replica]:
-        """Every member of a broker group, or of all groups: role, epoch and end of its log."""
-        return self._wait(self._target.replicas(group))
-
-    def promote(
-        self,
-        group: str,
-        node: str | int,
-        *,
-        force: bool = False,
-        timeout: float = promotion.TIMEOUT_S,
-    ) -> Promotion:
-        """Make `node` (an address or a broker id) the master of its group.
-
-        A master that answers hands over, and nothing is lost. Without one, `force` is needed where
-        acknowledged messages could be lost.
+    def list_topics(self, *, internal: bool = True) -> list[str]:
+        """The names of all topics that the nameserver knows. Without `internal` those that users
+        made: no topics of the system, of clusters and brokers, of retries and dead letters.
         """
-        return self._wait(self._target.promote(group, node, force=force, timeout=timeout))
-
-    def hand_over(
-        self, group: str, node: str | int | None = None, *, timeout: float = promotion.TIMEOUT_S
-    ) -> Promotion:
-        """Change the master of a healthy group: to `node` (an address or a broker id), or to the
-        slave that `brokerElectionPriority` prefers, or to the one that is furthest ahead.
-
-        Nothing is forced, and no acknowledged message is lost: NoPermission says why no node hands
-        over or takes over; then nothing has changed. The slave has `timeout` seconds to come near;
-        the group takes no sends for two seconds at most. A cancelled call, or `close`, ends as soon
-        as one of the two leads.
-        """
-        return self._wait(self._target.hand_over(group, node, timeout=timeout))
-
-    def preview_hand_over(self, group: str, node: str | int | None = None) -> Replica:
-        """The node that would take over."""
-        return self._wait(self._target.preview_hand_over(group, node))
-
-    def drain(self, node: str, *, timeout: float = promotion.TIMEOUT_S) -> list[Drained]:
-        """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
-        a host (all brokers on it), or an id that only one broker has.
-
-        NoPermission says why one of the groups cannot be handed over; then nothing has changed.
-        `risk` says what the stop of the node costs nevertheless.
-        """
-        return self._wait(self._target.drain(node, timeout=timeout))
-
-    def preview_drain(self, node: str) -> list[Drained]:
-        """The changes that `drain` would make."""
-        return self._wait(self._target.preview_drain(node))
-
-    def broker_status(self, address: str) -> dict[str, str]:
-        """The state that the broker at `address` reports, as mqadmin's brokerStatus shows it.
-
-        `refusesWrites` says why it takes no sends, and is empty if it does; `flushBehindMs` is the
-        time for which the oldest message that is not on the disk has waited; `longestStopMs` is the
-        longest time that its event loop stood still since the start, `longestBusyStopMs` the part
-        of it that the loop computed.
-        """
-        return self._wait(self._target.broker_status(address))
-
-    def broker_settings(self, address: str) -> dict[str, str]:
-        """All settings of the broker at `address`, by RocketMQ's key; secrets are hidden."""
-        return self._wait(self._target.broker_settings(address))
-
-    def change_settings(self, address: str, settings: Mapping[str, str]) -> None:
-        """Change settings of the broker at `address` until it stops, all or none. NoPermission: one
-        of them is fixed while it runs. InvalidParameter: a value is out of its range.
-        """
-        self._wait(self._target.change_settings(address, settings))
-
-    def producers(self) -> list[ConnectedProducer]:
-        """The producers that are connected to any broker, each client of a group once. A client
-        tells of itself with its heartbeats.
-        """
-        return self._wait(self._target.producers())
-
-    def delete_expired(self, address: str) -> None:
-        """Have the broker at `address` delete what its retention no longer keeps, whatever the
-        hour.
-        """
-        self._wait(self._target.delete_expired(address))
-
-    def list_topics(self) -> list[str]:
-        """The names of all topics that the nameserver knows."""
-        return self._wait(self._target.list_topics())
+        return self._wait(self._target.list_topics(internal=internal))
 
     topics = list_topics
 
@@ -809,6 +732,12 @@ class Admin(Facade[admin.Admin]):
         """The queues that a connected member of the group works on, as the member reports them."""
         return self._wait(self._target.member_queues(group, client_id))
 
+    def member_stacks(self, group: str, client_id: str) -> str:
+        """The stacks of the threads of a connected member of the group, as the member prints them:
+        where it is, and what it waits for.
+        """
+        return self._wait(self._target.member_stacks(group, client_id))
+
     def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that consume the topic, or have offsets of it."""
         return self._wait(self._target.groups_of_topic(topic))
@@ -878,6 +807,138 @@ class Admin(Facade[admin.Admin]):
         """
         return self._wait(self._target.offset_by_time(queue, timestamp_ms, boundary))
 
+    def cluster(self) -> list[BrokerNode]:
+        """Every broker that the nameserver knows."""
+        return self._wait(self._target.cluster())
+
+    def replicas(self, group: str | None = None) -> list[Replica]:
+        """Every member of a broker group, or of all groups: role, epoch and end of its log."""
+        return self._wait(self._target.replicas(group))
+
+    def promote(
+        self,
+        group: str,
+        node: str | int,
+        *,
+        force: bool = False,
+        timeout: float = promotion.TIMEOUT_S,
+    ) -> Promotion:
+        """Make `node` (an address or a broker id) the master of its group.
+
+        A master that answers hands over, and nothing is lost. Without one, `force` is needed where
+        acknowledged messages could be lost.
+        """
+        return self._wait(self._target.promote(group, node, force=force, timeout=timeout))
+
+    def hand_over(
+        self, group: str, node: str | int | None = None, *, timeout: float = promotion.TIMEOUT_S
+    ) -> Promotion:
+        """Change the master of a healthy group: to `node` (an address or a broker id), or to the
+        slave that `brokerElectionPriority` prefers, or to the one that is furthest ahead.
+
+        Nothing is forced, and no acknowledged message is lost: NoPermission says why no node hands
+        over or takes over; then nothing has changed. The slave has `timeout` seconds to come near;
+        the group takes no sends for two seconds at most. A cancelled call, or `close`, ends as soon
+        as one of the two leads.
+        """
+        return self._wait(self._target.hand_over(group, node, timeout=timeout))
+
+    def preview_hand_over(self, group: str, node: str | int | None = None) -> Replica:
+        """The node that would take over."""
+        return self._wait(self._target.preview_hand_over(group, node))
+
+    def drain(self, node: str, *, timeout: float = promotion.TIMEOUT_S) -> list[Drained]:
+        """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
+        a host (all brokers on it), or an id that only one broker has.
+
+        NoPermission says why one of the groups cannot be handed over; then nothing has changed.
+        `risk` says what the stop of the node costs nevertheless.
+        """
+        return self._wait(self._target.drain(node, timeout=timeout))
+
+    def preview_drain(self, node: str) -> list[Drained]:
+        """The changes that `drain` would make."""
+        return self._wait(self._target.preview_drain(node))
+
+    def broker_status(self, address: str) -> dict[str, str]:
+        """The state that the broker at `address` reports, as mqadmin's brokerStatus shows it.
+
+        `refusesWrites` says why it takes no sends, and is empty if it does; `flushBehindMs` is the
+        time for which the oldest message that is not on the disk has waited; `longestStopMs` is the
+        longest time that its event loop stood still since the start, `longestBusyStopMs` the part
+        of it that the loop computed.
+        """
+        return self._wait(self._target.broker_status(address))
+
+    def broker_settings(self, address: str) -> dict[str, str]:
+        """All settings of the broker at `address`, by RocketMQ's key; secrets are hidden."""
+        return self._wait(self._target.broker_settings(address))
+
+    def change_settings(self, address: str, settings: Mapping[str, str]) -> None:
+        """Change settings of the broker at `address` until it stops, all or none. NoPermission: one
+        of them is fixed while it runs. InvalidParameter: a value is out of its range.
+        """
+        self._wait(self._target.change_settings(address, settings))
+
+    def producers(self) -> list[ConnectedProducer]:
+        """The producers that are connected to any broker, each client of a group once. A client
+        tells of itself with its heartbeats.
+        """
+        return self._wait(self._target.producers())
+
+    def delete_expired(self, address: str) -> None:
+        """Have the broker at `address` delete what its retention no longer keeps, whatever the
+        hour.
+        """
+        self._wait(self._target.delete_expired(address))
+
+    def delete_unused(self, address: str) -> None:
+        """Have the broker at `address` delete the queues of topics that it has no more. Topics and
+        their messages are deleted by `delete_topic`; this is for what is left of others.
+        """
+        self._wait(self._target.delete_unused(address))
+
+    def probe(self, broker_name: str) -> SendProbe:
+        """Send a message to the topic that the master with this name has for itself, and see how
+        long the acknowledgement takes. The error that refuses it is raised.
+        """
+        return self._wait(self._target.probe(broker_name))
+
+    def export(self) -> dict[str, Any]:
+        """The cluster as it is configured, to be kept as JSON: `topics` and `groups` by broker name
+        and name, as RocketMQ writes them, and `settings` by the address of each broker and
+        nameserver. Secrets are hidden.
+        """
+        return self._wait(self._target.export())
+
+    def nameserver_settings(self) -> dict[str, dict[str, str]]:
+        """All settings of each nameserver, by its address and RocketMQ's key. A nameserver answers
+        for RocketMQ's controller as well, with the same settings.
+        """
+        return self._wait(self._target.nameserver_settings())
+
+    def change_nameserver_settings(self, settings: Mapping[str, str]) -> None:
+        """Change settings of every nameserver until it stops. NoPermission: one of them is fixed
+        while it runs. InvalidParameter: a value is out of its range. The first error is raised when
+        all were asked.
+        """
+        self._wait(self._target.change_nameserver_settings(settings))
+
+    def kv_config(self, namespace: str) -> dict[str, str]:
+        """The entries in a namespace of the nameservers' key-value configuration; empty if there
+        are none. Such a namespace has nothing to do with that of clients; the order of topics is
+        in ORDER_TOPIC_CONFIG.
+        """
+        return self._wait(self._target.kv_config(namespace))
+
+    def put_kv_config(self, namespace: str, key: str, value: str) -> None:
+        """Write an entry of the key-value configuration at every nameserver."""
+        self._wait(self._target.put_kv_config(namespace, key, value))
+
+    def delete_kv_config(self, namespace: str, key: str) -> None:
+        """Delete an entry of the key-value configuration at every nameserver, if it is there."""
+        self._wait(self._target.delete_kv_config(namespace, key))
+
     def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
         """The message that an offset message id (of a SendResult) names; asks the broker in it."""
         return self._wait(self._target.message_by_offset_id(offset_message_id))
@@ -893,6 +954,14 @@ class Admin(Facade[admin.Admin]):
     def find_by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
         """The message at `offset` of `queue`; None when there is none."""
         return self._wait(self._target.find_by_offset(queue, offset))
+
+    def queue_entries(
+        self, queue: MessageQueue, offset: int = 0, count: int = RESULTS
+    ) -> list[QueueEntry]:
+        """At most `count` entries of `queue` from `offset` on, as its broker has them in its
+        ConsumeQueue. InvalidParameter: the offset is outside the queue.
+        """
+        return self._wait(self._target.queue_entries(queue, offset, count))
 
     def find_by_key(
         self,
@@ -919,6 +988,15 @@ class Admin(Facade[admin.Admin]):
         inclusive; None is no bound), oldest first.
         """
         return self._wait(self._target.find_by_time(topic, begin_ms, end_ms, limit))
+
+    def consume_message_directly(
+        self, message: ReceivedMessage, group: str, client_id: str
+    ) -> DirectConsumption:
+        """Have a connected push consumer of the group consume a stored message now, whatever the
+        group has consumed; its offsets do not change. SystemError_: it is not connected to the
+        message's broker, or has no listener.
+        """
+        return self._wait(self._target.consume_message_directly(message, group, client_id))
 
     def message_trace(self, message_id: str, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
         """The records of a message, by its unique id, that clients with traces turned on have

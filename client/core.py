@@ -82,7 +82,7 @@ class ClientCore:
         self._error_listeners: list[ErrorListener] = []
         self.tasks = Supervisor(runtime, self.report_error)
         self._own_tasks: list[asyncio.Task[None]] = []  # for good
-        requests = ServerRequests(self.tasks, self._address_of, self._hear_of_routes)
+        requests = ServerRequests(runtime, self.tasks, self._address_of, self._hear_of_routes)
         self._consumers, self._producers = requests.consumers, requests.producers
         self._connections = ServerConnections(
             runtime,

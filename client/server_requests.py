@@ -15,6 +15,7 @@ answered with an error and changes nothing.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -25,7 +26,9 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError, UnsupportedRequest, error_for
+from saturnmq.runtime.stacks import stacks
 from saturnmq.runtime.supervision import Supervisor
 
 TOPICS_MAX = 65_536  # that one nameserver's message says changed
@@ -74,11 +77,13 @@ class ServerRequests:
 
     def __init__(
         self,
+        runtime: Runtime,
         tasks: Supervisor,
         address_of: Callable[[Endpoint], str],
         routes_changed: Callable[[str, list[str]], None],
     ) -> None:
         """`routes_changed` is called with the address of the nameserver and the topics."""
+        self._runtime = runtime
         self._tasks = tasks
         self._address_of = address_of
         self._routes_changed = routes_changed
@@ -131,14 +136,24 @@ class ServerRequests:
             table = fastjson.dumps_mq_map(answer(topic))
             reply = b'{"consumerTable":{},"messageQueueTable":' + table + b"}"
             endpoint.send(cmd.reply(body=reply), cmd)
-        elif code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+        elif code == RequestCode.GET_CONSUMER_RUNNING_INFO and ext.get("jstackEnable") != "true":
             endpoint.send(cmd.reply(body=_running_info_json(answer())), cmd)
-        else:  # consume directly: the listener may take its time
+        else:  # these take their time
+            work = partial(self._consume_directly, endpoint, cmd, partial(answer, ext, body))
+            if code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+                work = partial(self._tell_stacks, endpoint, cmd, answer)
             self._tasks.once(
-                partial(self._consume_directly, endpoint, cmd, partial(answer, ext, body)),
-                name="consume directly",
+                work,
+                name="answer a broker",
                 failed=lambda error: endpoint.send(cmd.reply(error.code, str(error)), cmd),
             )
+
+    async def _tell_stacks(
+        self, endpoint: Endpoint, cmd: Command, running_info: Callable[[], dict[str, Any]]
+    ) -> None:
+        text = await self._runtime.run_blocking(stacks, list(asyncio.all_tasks()))
+        reply = cmd.reply(body=_running_info_json(running_info() | {"jstack": text}))
+        endpoint.send(reply, cmd)
 
     async def _consume_directly(
         self, endpoint: Endpoint, cmd: Command, consume: Callable[[], Any]

@@ -5,8 +5,8 @@
 
 Each class is the asynchronous one (push_consumer.py, pull_consumer.py and simple_consumer.py of
 client/consumer/, client/admin/admin.py) with the same constructor, methods, properties and
-docstrings, over the `Facade` of client/blocking.py. It reads sources only, so it
-works on a tree that cannot be imported. What it leaves out:
+docstrings, those of its bases included, over the `Facade` of client/blocking.py. It reads sources
+only, so it works on a tree that cannot be imported. What it leaves out:
 
 - names that begin with `_`, and attributes that the class body does not annotate
 - what the library itself calls: the methods of the protocols in `CALLED_BY_US`
@@ -73,6 +73,15 @@ class Module:
         """The module to import `name` from."""
         return self._homes.get(name, self.name)
 
+    def parts(self, name: str) -> list[tuple[Module, ast.ClassDef]]:
+        """The class with this name and its bases, each with its module."""
+        found = [(self, self.classes[name])]
+        for base in self.classes[name].bases:
+            assert isinstance(base, ast.Name), f"{name} has a base that is no name"
+            home = self.home(base.id).removeprefix("saturnmq.client.")
+            found += Module(home).parts(base.id)
+        return list({source: (module, source) for module, source in found}.values())
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write client/blocking_faces.py.")
@@ -102,10 +111,10 @@ def faces() -> str:
     }
     classes = []
     for name, module_name in FACES.items():
-        module = Module(module_name)
-        writer = Face(module, module.classes[name], module_name.rpartition(".")[2], ours)
+        alias = module_name.rpartition(".")[2]
+        writer = Face(name, Module(module_name).parts(name), f"{alias}.{name}", ours)
         classes.append(writer.text())
-        imports |= {(module.home(used), used) for used in writer.used}
+        imports |= writer.used
     lines = [f"from {module} import {name}" for module, name in sorted(imports)]
     names = f"__all__ = {sorted(FACES)}"
     return _formatted("\n".join([HEADER, *lines, "", names, "", *classes]))
@@ -114,26 +123,38 @@ def faces() -> str:
 class Face:
     """Writes one class."""
 
-    def __init__(self, module: Module, source: ast.ClassDef, alias: str, ours: set[str]) -> None:
-        self.used: set[str] = set()  # names of annotations and defaults
-        self._module = module
-        self._source = source
-        self._target = f"{alias}.{source.name}"
+    def __init__(
+        self, name: str, parts: list[tuple[Module, ast.ClassDef]], target: str, ours: set[str]
+    ) -> None:
+        """`parts`: the class, and after it its bases."""
+        self.used: set[tuple[str, str]] = set()  # of annotations and defaults: module and name
+        self._name = name
+        self._parts = parts
+        self._module = parts[0][0]
+        self._target = target
         self._ours = ours
 
     def text(self) -> str:
-        parts = [self._docstring(self._source, ANY_THREAD)]
-        body = self._source.body
+        members = [self._docstring(self._parts[0][1], ANY_THREAD)]
+        for module, source in self._parts:
+            self._module = module
+            members += self._members(source, is_base=source is not self._parts[0][1])
+        body = indent("\n".join(part for part in members if part), "    ")
+        return f"class {self._name}(Facade[{self._target}]):\n{body}\n"
+
+    def _members(self, source: ast.ClassDef, *, is_base: bool) -> list[str]:
+        parts = []
+        body = source.body
         for node, following in zip(body, [*body[1:], None], strict=True):
+            if is_base and isinstance(node, Function) and node.name == "__init__":
+                continue
             if isinstance(node, ast.AnnAssign):
                 parts.append(self._attribute(node, following))
             elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
                 parts.append(ast.unparse(node))  # a second name of a method
             elif isinstance(node, Function):
                 parts.append(self._function(node))
-        name = self._source.name
-        members = indent("\n".join(part for part in parts if part), "    ")
-        return f"class {name}(Facade[{self._target}]):\n{members}\n"
+        return parts
 
     def _function(self, node: Function) -> str:
         if node.name == "__init__":
@@ -157,7 +178,7 @@ class Face:
         waits = isinstance(node, ast.AsyncFunctionDef)
         there = f"lambda: {call}" if arguments else call.removesuffix("()")
         call = f"self._wait({call})" if waits else f"self._call({there})"
-        if at_hand := AT_HAND.get(f"{self._source.name}.{node.name}"):
+        if at_hand := AT_HAND.get(f"{self._name}.{node.name}"):
             call = f"self._target.{at_hand} or {call}"
         call = call if returns == "None" else f"return {call}"
         return self._method(node, parameters, returns, call)
@@ -229,7 +250,9 @@ class Face:
 
     def _uses(self, node: ast.expr) -> None:
         names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
-        self.used |= {name for name in names if not hasattr(builtins, name)}
+        self.used |= {
+            (self._module.home(name), name) for name in names if not hasattr(builtins, name)
+        }
 
 
 def _functions(source: ast.ClassDef) -> list[Function]:

@@ -147,7 +147,7 @@ CLIENT_NAMES: dict[str, dict[str, str]] = {
         "trace": "enableTrace, traceTopic",
         "namespace": "namespace",
     },
-    "Admin": {"nameservers": "namesrvAddr"},
+    "Admin": {"nameservers": "namesrvAddr", "namespace": "namespace"},
 }
 
 

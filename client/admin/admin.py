@@ -6,26 +6,23 @@ own servers, except for replicas and promotions, which are ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Unpack
 
-from saturnmq.client.admin import promotion
-from saturnmq.client.admin.broker_admin import BrokerAdmin, BrokerNode, ConnectedProducer
-from saturnmq.client.admin.dead_letters import letters_of, resend_all
+from saturnmq.client.admin.cluster_operations import ClusterOperations
 from saturnmq.client.admin.group_admin import (
     END,
-    GroupAdmin,
     GroupAtBroker,
     Mode,
     OffsetReset,
+    PoppedTopic,
     QueueAtMember,
     QueueLag,
 )
 from saturnmq.client.admin.group_settings import GroupChanges
-from saturnmq.client.admin.handover import Drained, Succession
-from saturnmq.client.admin.message_finding import RESULTS, MessageFinder, serving
-from saturnmq.client.admin.promotion import Promoter, Promotion
-from saturnmq.client.admin.replicas import Replica, find_replicas
+from saturnmq.client.admin.member_questions import stacks_of
+from saturnmq.client.admin.message_finding import serving
+from saturnmq.client.admin.message_operations import MessageOperations
 from saturnmq.client.admin.topic_settings import (
     QueueCounts,
     QueueOffsets,
@@ -35,23 +32,21 @@ from saturnmq.client.admin.topic_settings import (
     delete_topic,
     with_type,
 )
+from saturnmq.client.cluster_view import topics_of, user_topics_of
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
-from saturnmq.protocol import checked
-from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.message import MessageQueue, ReceivedMessage
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.protocol.signing import Signing
-from saturnmq.protocol.topics import TRACE_TOPIC, check_topic, dlq_topic
-from saturnmq.protocol.trace import TraceRecord
+from saturnmq.protocol.topics import check_topic
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import QueryNotFound, RouteNotFound, TopicNotExist
+from saturnmq.runtime.errors import RouteNotFound
 
 QUERY_TIMEOUT_S = 5.0
 Boundary = Literal["LOWER", "UPPER"]
 
 
-class Admin:
+class Admin(ClusterOperations, MessageOperations):
     """Administration of a cluster: topics, groups, offsets and single messages; on one event loop.
 
     Errors are SaturnErrors; an error that a broker answers keeps its class (`saturnmq.errors`).
@@ -67,6 +62,7 @@ class Admin:
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
         timeout: float = QUERY_TIMEOUT_S,
+        namespace: str = "",
         on_error: ErrorListener | None = None,
         replication_secret: str = "",
         replication_secret_required: bool = True,
@@ -74,6 +70,8 @@ class Admin:
         """
         nameservers: "HOST:PORT[,...]" or a sequence of them
         timeout: seconds that a server has for one answer
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients;
+            lists have those of the namespace only
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
@@ -82,14 +80,11 @@ class Admin:
             while a running cluster gets one
         """
         signing = Signing(replication_secret, replication_secret_required)
-        self.core = core or new_core(nameservers, runtime, signing=signing)
+        own = new_core(nameservers, runtime, signing=signing) if core is None else core
+        super().__init__(own, timeout, namespace_of(namespace))
         if on_error is not None:
             self.core.on_error(on_error)
         self._own_core = core is None
-        self.timeout = timeout
-        self._finder = MessageFinder(self.core, timeout)
-        self._groups = GroupAdmin(self.core, timeout)
-        self._brokers = BrokerAdmin(self.core, timeout)
 
     async def start(self) -> Admin:
         """Connect."""
@@ -108,104 +103,19 @@ class Admin:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # -- cluster and topics --------------------------------------------------------------------
+    # -- topics --------------------------------------------------------------------------------
 
-    async def cluster(self) -> list[BrokerNode]:
-        """Every broker that the nameserver knows."""
-        return await self._brokers.nodes()
-
-    async def replicas(self, group: str | None = None) -> list[Replica]:
-        """Every member of a broker group, or of all groups: role, epoch and end of its log."""
-        return await find_replicas(self.core, group)
-
-    async def promote(
-        self,
-        group: str,
-        node: str | int,
-        *,
-        force: bool = False,
-        timeout: float = promotion.TIMEOUT_S,
-    ) -> Promotion:
-        """Make `node` (an address or a broker id) the master of its group.
-
-        A master that answers hands over, and nothing is lost. Without one, `force` is needed where
-        acknowledged messages could be lost.
-        """
-        return await Promoter(self.core, group, force=force, timeout_s=timeout).run(node)
-
-    async def hand_over(
-        self,
-        group: str,
-        node: str | int | None = None,
-        *,
-        timeout: float = promotion.TIMEOUT_S,
-    ) -> Promotion:
-        """Change the master of a healthy group: to `node` (an address or a broker id), or to the
-        slave that `brokerElectionPriority` prefers, or to the one that is furthest ahead.
-
-        Nothing is forced, and no acknowledged message is lost: NoPermission says why no node hands
-        over or takes over; then nothing has changed. The slave has `timeout` seconds to come near;
-        the group takes no sends for two seconds at most. A cancelled call, or `close`, ends as soon
-        as one of the two leads.
-        """
-        return await Succession(self.core, timeout_s=timeout).hand_over(group, node)
-
-    async def preview_hand_over(self, group: str, node: str | int | None = None) -> Replica:
-        """The node that would take over."""
-        return await Succession(self.core).preview(group, node)
-
-    async def drain(self, node: str, *, timeout: float = promotion.TIMEOUT_S) -> list[Drained]:
-        """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
-        a host (all brokers on it), or an id that only one broker has.
-
-        NoPermission says why one of the groups cannot be handed over; then nothing has changed.
-        `risk` says what the stop of the node costs nevertheless.
-        """
-        return await Succession(self.core, timeout_s=timeout).drain(node)
-
-    async def preview_drain(self, node: str) -> list[Drained]:
-        """The changes that `drain` would make."""
-        return await Succession(self.core).drain(node, preview=True)
-
-    async def broker_status(self, address: str) -> dict[str, str]:
-        """The state that the broker at `address` reports, as mqadmin's brokerStatus shows it.
-
-        `refusesWrites` says why it takes no sends, and is empty if it does; `flushBehindMs` is the
-        time for which the oldest message that is not on the disk has waited; `longestStopMs` is the
-        longest time that its event loop stood still since the start, `longestBusyStopMs` the part
-        of it that the loop computed.
-        """
-        return await self._brokers.status(address)
-
-    async def broker_settings(self, address: str) -> dict[str, str]:
-        """All settings of the broker at `address`, by RocketMQ's key; secrets are hidden."""
-        return await self._brokers.settings(address)
-
-    async def change_settings(self, address: str, settings: Mapping[str, str]) -> None:
-        """Change settings of the broker at `address` until it stops, all or none. NoPermission: one
-        of them is fixed while it runs. InvalidParameter: a value is out of its range."""
-        await self._brokers.change(address, settings)
-
-    async def producers(self) -> list[ConnectedProducer]:
-        """The producers that are connected to any broker, each client of a group once. A client
-        tells of itself with its heartbeats."""
-        return await self._brokers.producers([node.address for node in await self.cluster()])
-
-    async def delete_expired(self, address: str) -> None:
-        """Have the broker at `address` delete what its retention no longer keeps, whatever the
-        hour."""
-        await self._brokers.delete_expired(address)
-
-    async def list_topics(self) -> list[str]:
-        """The names of all topics that the nameserver knows."""
-        command = Command.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return await self.core.ask_nameserver(command, _topics, self.timeout)
+    async def list_topics(self, *, internal: bool = True) -> list[str]:
+        """The names of all topics that the nameserver knows. Without `internal` those that users
+        made: no topics of the system, of clusters and brokers, of retries and dead letters."""
+        ask = topics_of if internal else user_topics_of
+        return self._names(await ask(self.core, self.timeout))
 
     topics = list_topics
 
     async def route(self, topic: str) -> TopicRoute:
         """The topic's route as a nameserver gives it now."""
-        return await self.core.route(topic, refresh=True)
+        return await self.core.route(self._wire(topic), refresh=True)
 
     async def create_topic(
         self,
@@ -229,7 +139,7 @@ class Admin:
         attributes: others (docs/topics.md has them); those that are not named stay.
         order: an ordered topic, whose queues nameservers know (docs/topics.md).
         """
-        check_topic(topic)
+        topic = check_topic(self._wire(topic))
         wanted = QueueCounts(
             queues if read_queues is None else read_queues,
             queues if write_queues is None else write_queues,
@@ -264,11 +174,14 @@ class Admin:
         read queues.
         """
         wanted = QueueCounts(read_queues, write_queues, perm)
-        await TopicSettings(self.core, self.timeout, wait_s).alter(topic, wanted, attributes or {})
+        settings = TopicSettings(self.core, self.timeout, wait_s)
+        await settings.alter(self._wire(topic), wanted, attributes or {})
 
     async def topic_settings(self, topic: str) -> dict[str, TopicConfig]:
         """The queues, permissions, order flag and attributes of the topic, by broker name."""
-        found = await TopicSettings(self.core, self.timeout, 0.0).found(topic)
+        found = await TopicSettings(self.core, self.timeout, 0.0).found(self._wire(topic))
+        for _, config in found.values():
+            config.name = self._namespace.plain(config.name)
         return {name: config for name, (_, config) in found.items()}
 
     async def undrained(self, topic: str, read_queues: int) -> list[Undrained]:
@@ -295,12 +208,13 @@ class Admin:
         nodes = await self.cluster()
         masters = [node.address for node in nodes if node.broker_id == 0]
         slaves = [node.address for node in nodes if node.broker_id != 0]
-        await delete_topic(self.core, topic, masters, slaves, self.timeout)
+        await delete_topic(self.core, self._wire(topic), masters, slaves, self.timeout)
 
     async def describe_topic(self, topic: str) -> list[QueueOffsets]:
         """Every queue of the topic with its first and its end offset, asked of the masters."""
+        topic = self._wire(topic)
         masters = await serving(self.core, topic)
-        return await ask_queue_offsets(self.core, masters, topic, self.timeout)
+        return self._plain(await ask_queue_offsets(self.core, masters, topic, self.timeout))
 
     offsets = describe_topic
 
@@ -317,46 +231,62 @@ class Admin:
 
         ConfigError: `max_retries` is below 0, or there is no such setting.
         """
-        await self._groups.create(await self._masters(), group, settings)
+        await self._groups.create(await self._masters(), self._wire(group), settings)
 
     async def alter_group(self, group: str, **settings: Unpack[GroupChanges]) -> None:
         """Change these settings of the group on every master that has it; the others stay. The
         names are those of `create_group`. GroupNotExist: no master has it."""
-        await self._groups.alter(await self._masters(), group, settings)
+        await self._groups.alter(await self._masters(), self._wire(group), settings)
 
     async def set_request_mode(self, group: str, topic: str, mode: Mode, *, share: int = 0) -> None:
         """Have the group pull or pop a topic, as mqadmin's setConsumeMode does; push consumers that
         run follow at once. With a `share` each member pops its own queues and those of so many
         others, otherwise all."""
-        await self._groups.set_mode(group, topic, mode, share)
+        await self._groups.set_mode(self._wire(group), self._wire(topic), mode, share)
 
     async def delete_group(self, group: str) -> None:
         """Delete the group on every master, with its offsets and its retry and dead-letter topics.
 
         A connected member creates the group again with its next heartbeat.
         """
-        await self._groups.delete(await self._masters(), group)
+        await self._groups.delete(await self._masters(), self._wire(group))
 
     async def list_groups(self) -> list[str]:
         """The names of all subscription groups on the masters."""
-        return await self._groups.names(await self._masters())
+        return self._names(await self._groups.names(await self._masters()))
 
     async def describe_group(self, group: str) -> list[GroupAtBroker]:
         """The settings and the members of the group at every master that has it. GroupNotExist: no
         master has it."""
-        return await self._groups.describe(await self._masters(), group)
+        found = await self._groups.describe(await self._masters(), self._wire(group))
+        return [each._replace(pops=self._popped(each.pops)) for each in found]
+
+    def _popped(self, pops: Iterable[PoppedTopic]) -> tuple[PoppedTopic, ...]:
+        """Those in the namespace, with plain names."""
+        return tuple(
+            each._replace(topic=self._namespace.plain(each.topic))
+            for each in pops
+            if self._namespace.holds(each.topic)
+        )
 
     async def member_queues(self, group: str, client_id: str) -> list[QueueAtMember]:
         """The queues that a connected member of the group works on, as the member reports them."""
-        return await self._groups.at_member(await self._masters(), group, client_id)
+        masters, group = await self._masters(), self._wire(group)
+        return self._plain(await self._groups.at_member(masters, group, client_id))
+
+    async def member_stacks(self, group: str, client_id: str) -> str:
+        """The stacks of the threads of a connected member of the group, as the member prints them:
+        where it is, and what it waits for."""
+        return await stacks_of(self.core, await self._masters(), self._wire(group), client_id)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that consume the topic, or have offsets of it."""
-        return await self._groups.of_topic(await self._masters(), topic)
+        return self._names(await self._groups.of_topic(await self._masters(), self._wire(topic)))
 
     async def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """The group's progress on every queue it has consumed, of one topic or of all."""
-        return await self._groups.lag(await self._masters(), group, topic)
+        wanted = None if topic is None else self._wire(topic)
+        return self._plain(await self._groups.lag(await self._masters(), self._wire(group), wanted))
 
     async def reset_offsets(
         self,
@@ -373,7 +303,9 @@ class Admin:
         InvalidParameter says that it is outside the queue. Members that consume now continue at
         the new offset. Returns it for each queue.
         """
-        return await self._groups.reset(group, topic, timestamp_ms, queue, offset)
+        group, topic = self._wire(group), self._wire(topic)
+        only = None if queue is None else self._namespace.wrap_queue(queue)
+        return self._plain(await self._groups.reset(group, topic, timestamp_ms, only, offset))
 
     async def preview_reset(
         self,
@@ -386,7 +318,11 @@ class Admin:
     ) -> list[OffsetReset]:
         """The changes that `reset_offsets` with the same arguments would make now, queue by
         queue."""
-        return await self._groups.preview_reset(group, topic, timestamp_ms, queue, offset)
+        group, topic = self._wire(group), self._wire(topic)
+        only = None if queue is None else self._namespace.wrap_queue(queue)
+        return self._plain(
+            await self._groups.preview_reset(group, topic, timestamp_ms, only, offset)
+        )
 
     async def clone_offsets(
         self, source: str, target: str, topic: str | None = None
@@ -394,14 +330,20 @@ class Admin:
         """Give a group the offsets of another one, in one topic or in all, also back. Members that
         consume now continue there. Returns the offset for each queue; a RocketMQ broker does not
         tell them. QueryNotFound: the other group has no offset there."""
-        return await self._groups.clone(await self._masters(), source, target, topic)
+        source, target = self._wire(source), self._wire(target)
+        wanted = None if topic is None else self._wire(topic)
+        found = await self._groups.clone(await self._masters(), source, target, wanted)
+        return self._plain(found)
 
     async def preview_clone(
         self, source: str, target: str, topic: str | None = None
     ) -> list[OffsetReset]:
         """The changes that `clone_offsets` with the same arguments would make now, queue by
         queue."""
-        return await self._groups.preview_clone(await self._masters(), source, target, topic)
+        source, target = self._wire(source), self._wire(target)
+        wanted = None if topic is None else self._wire(topic)
+        found = await self._groups.preview_clone(await self._masters(), source, target, wanted)
+        return self._plain(found)
 
     async def offset_by_time(
         self, queue: MessageQueue, timestamp_ms: int, boundary: Boundary = "LOWER"
@@ -409,86 +351,5 @@ class Admin:
         """LOWER: the offset of the first message of `queue` stored at or after a time, the queue's
         end if there is none. UPPER: the offset of the last one stored at or before it, or of the
         first message if there is none."""
+        queue = self._namespace.wrap_queue(queue)
         return await self._finder.offset_by_time(queue, timestamp_ms, boundary)
-
-    # -- messages ------------------------------------------------------------------------------
-
-    async def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
-        """The message that an offset message id (of a SendResult) names; asks the broker in it."""
-        return await self._finder.by_offset_id(offset_message_id)
-
-    async def find_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
-        """A message by its id: an offset message id, or with its topic its unique id."""
-        return await self._finder.by_id(message_id, topic)
-
-    async def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
-        """As `find_message`, but None when there is no such message."""
-        try:
-            return await self.find_message(message_id, topic)
-        except QueryNotFound:
-            return None
-
-    async def find_by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:
-        """The message at `offset` of `queue`; None when there is none."""
-        return await self._finder.by_offset(queue, offset)
-
-    async def find_by_key(
-        self,
-        topic: str,
-        key: str,
-        limit: int = RESULTS,
-        *,
-        begin_ms: int = 0,
-        end_ms: int | None = None,
-    ) -> list[ReceivedMessage]:
-        """The newest `limit` messages of a topic that carry `key`, oldest first, of those stored
-        from `begin_ms` to `end_ms` (both inclusive; None is no bound).
-
-        A broker gives at most its `maxMsgsNumBatch` (64): for older ones end before the first.
-        """
-        return await self._finder.by_key(topic, key, limit, begin_ms, end_ms)
-
-    async def find_by_time(
-        self, topic: str, begin_ms: int, end_ms: int | None = None, limit: int = RESULTS
-    ) -> list[ReceivedMessage]:
-        """The oldest `limit` messages of a topic that were stored from `begin_ms` to `end_ms` (both
-        inclusive; None is no bound), oldest first."""
-        return await self._finder.by_time(topic, begin_ms, end_ms, limit)
-
-    async def message_trace(self, message_id: str, topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """The records of a message, by its unique id, that clients with traces turned on have
-        written, ours or Java's; oldest first. `topic`: the topic of the traces."""
-        return await self._finder.traces(message_id, topic)
-
-    # -- dead letters --------------------------------------------------------------------------
-
-    async def dead_letters(
-        self, group: str, begin_ms: int = 0, end_ms: int | None = None, limit: int = RESULTS
-    ) -> list[ReceivedMessage]:
-        """The oldest `limit` messages that a group has given up, of those given up from `begin_ms`
-        to `end_ms` (both inclusive; None is no bound), oldest first."""
-        try:
-            return await self._finder.by_time(dlq_topic(group), begin_ms, end_ms, limit)
-        except TopicNotExist:
-            return []
-
-    async def resend_dead_letters(
-        self, group: str, ids: Sequence[str] | None = None, *, to_topic: bool = False
-    ) -> int:
-        """Let a group consume again what it has given up, or of that the messages with these ids.
-        Returns the number of copies; the letters stay until they expire. With `to_topic` every
-        group of the original topic gets the copies; an ordered group needs that."""
-        letters = letters_of(self._finder, group, ids)
-        return await resend_all(self.core, group, letters, to_topic=to_topic, timeout=self.timeout)
-
-    # -- asking --------------------------------------------------------------------------------
-
-    async def _masters(self) -> dict[str, str]:
-        """The address of every master, by the name of its broker group."""
-        nodes = await self.cluster()
-        return {node.broker_name: node.address for node in nodes if node.broker_id == 0}
-
-
-def _topics(answer: Command) -> list[str]:
-    listed = checked.items(checked.document(answer.body), "topicList")
-    return sorted(checked.as_text(topic, "a topic") for topic in listed)

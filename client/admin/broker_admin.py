@@ -1,29 +1,22 @@
-"""Brokers for operators: which there are, their settings while they run, and the producers that are
-connected.
+"""Brokers for operators: their settings and tables while they run, the producers that are
+connected, and a send to see whether they take messages.
 
-Codes 25 26 28 106 328 329 of docs/internals/protocol.md 2.5.
+Codes 21 25 26 28 201 310 316 328 329 of docs/internals/protocol.md 2.5.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from saturnmq.client.core import ClientCore
+from saturnmq.client.producer.results import STATUS_OF_CODE, SendStatus
+from saturnmq.client.single_send import single_send
 from saturnmq.protocol import checked
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import STORED, RequestCode
+from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import brokers_in
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
-
-
-class BrokerNode(NamedTuple):
-    """One broker process as a nameserver knows it; id 0 is the master."""
-
-    cluster: str
-    broker_name: str
-    broker_id: int
-    address: str
 
 
 class ConnectedProducer(NamedTuple):
@@ -36,22 +29,25 @@ class ConnectedProducer(NamedTuple):
     language: str
 
 
+class SendProbe(NamedTuple):
+    """The outcome of a send that was made to see whether a broker takes messages."""
+
+    broker_name: str
+    status: SendStatus
+    milliseconds: float
+    """From the send to its acknowledgement."""
+
+
+PROBE_GROUP = "saturnmq-probe"
+PROBE = b"a probe of saturnmq: it may be ignored"
+
+
 class BrokerAdmin:
-    """Asks a nameserver which brokers there are, and brokers, whose addresses the caller gives."""
+    """Asks brokers, whose addresses the caller gives."""
 
     def __init__(self, core: ClientCore, timeout: float) -> None:
         self._core = core
         self._timeout = timeout
-
-    async def nodes(self) -> list[BrokerNode]:
-        """Every broker that the nameserver knows."""
-        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        brokers = await self._core.ask_nameserver(command, brokers_in, self._timeout)
-        return sorted(
-            BrokerNode(data.cluster, data.broker_name, broker_id, address)
-            for data in brokers
-            for broker_id, address in data.addresses.items()
-        )
 
     async def status(self, address: str) -> dict[str, str]:
         """The state that a broker reports of itself."""
@@ -63,25 +59,36 @@ class BrokerAdmin:
         """Have a broker delete what its retention no longer keeps."""
         await self._ask(address, RequestCode.DELETE_EXPIRED_COMMITLOG)
 
+    async def delete_unused(self, address: str) -> None:
+        """Have a broker delete the queues of topics that it has no more."""
+        await self._ask(address, RequestCode.CLEAN_UNUSED_TOPIC)
+
+    async def tables(self, address: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The topics and the groups of a broker, by name, each as RocketMQ writes it."""
+        topics = await self._ask(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+        groups = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+        return (
+            checked.table(checked.document(topics.body), "topicConfigTable"),
+            checked.table(checked.document(groups.body), "subscriptionGroupTable"),
+        )
+
+    async def probe(self, name: str, address: str) -> SendProbe:
+        """Send a message to the topic that a broker has for itself, under its name."""
+        clock = self._core.runtime
+        queue = MessageQueue(name, name, 0)
+        command = single_send(queue, PROBE_GROUP, PROBE, {}, born_ms=clock.now_ms())
+        began = clock.monotonic()
+        answer = await self._core.invoke(address, command, self._timeout, STORED)
+        took = clock.monotonic() - began
+        return SendProbe(name, STATUS_OF_CODE[answer.code], took * 1000)
+
     async def settings(self, address: str) -> dict[str, str]:
         """All settings of a broker, by RocketMQ's key."""
-        answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
-        try:
-            lines = bytes(answer.body).decode().splitlines()
-        except UnicodeDecodeError as error:
-            raise MalformedFrame(f"the settings of {address} are not UTF-8: {error}") from None
-        return dict(line.split("=", 1) for line in lines if "=" in line)
+        return read_settings(await self._ask(address, RequestCode.GET_BROKER_CONFIG), address)
 
     async def change(self, address: str, settings: Mapping[str, str]) -> None:
         """Change settings of a running broker, all or none."""
-        for key, value in settings.items():
-            if not key or set(key) & set("=:#! \r\n") or set(value) & set("\r\n"):
-                raise InvalidParameter(
-                    f"setting {key!r:.127} with value {value!r:.127}: a key has no space and none "
-                    "of =:#!, and both are one line"
-                )
-        body = "".join(f"{key}={value}\n" for key, value in settings.items()).encode()
-        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, body)
+        await self._ask(address, RequestCode.UPDATE_BROKER_CONFIG, settings_body(settings))
 
     async def producers(self, addresses: Iterable[str]) -> list[ConnectedProducer]:
         """The producers that are connected to these brokers, each client of a group once."""
@@ -104,3 +111,24 @@ class BrokerAdmin:
 
     async def _ask(self, address: str, code: int, body: bytes = b"") -> Command:
         return await self._core.invoke(address, Command.request(code, {}, body), self._timeout)
+
+
+def read_settings(answer: Command, address: str) -> dict[str, str]:
+    """The settings that a server answers with, as Java properties."""
+    try:
+        lines = bytes(answer.body).decode().splitlines()
+    except UnicodeDecodeError as error:
+        raise MalformedFrame(f"the settings of {address} are not UTF-8: {error}") from None
+    return dict(line.split("=", 1) for line in lines if "=" in line)
+
+
+def settings_body(settings: Mapping[str, str]) -> bytes:
+    """The body of a request that changes settings. InvalidParameter: a server would read one of
+    them as something else."""
+    for key, value in settings.items():
+        if not key or set(key) & set("=:#! \r\n") or set(value) & set("\r\n"):
+            raise InvalidParameter(
+                f"setting {key!r:.127} with value {value!r:.127}: a key has no space and none of "
+                "=:#!, and both are one line"
+            )
+    return "".join(f"{key}={value}\n" for key, value in settings.items()).encode()

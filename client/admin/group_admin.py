@@ -16,6 +16,7 @@ from saturnmq.client.admin.group_settings import (
     check_changes,
     settings_in,
 )
+from saturnmq.client.admin.member_questions import running_info
 from saturnmq.client.admin.message_finding import serving
 from saturnmq.client.consumer.starting import ask_offset
 from saturnmq.client.core import ClientCore
@@ -31,7 +32,6 @@ from saturnmq.runtime.errors import (
     GroupNotExist,
     InvalidParameter,
     QueryNotFound,
-    SaturnError,
     UnsupportedRequest,
 )
 
@@ -254,26 +254,17 @@ class GroupAdmin:
     ) -> list[QueueAtMember]:
         """The queues that a member works on, asked through the first broker that it is connected
         to."""
-        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
-        problem: SaturnError = ConsumerNotOnline(f"no master knows a consumer {client_id!r}")
-        for address in masters.values():
-            try:
-                answer = await self._ask(address, RequestCode.GET_CONSUMER_RUNNING_INFO, dict(ext))
-            except SaturnError as error:
-                problem = error
-                continue
-            table = checked.table(checked.document(answer.body), "mqTable")
-            return sorted(
-                QueueAtMember(
-                    checked.as_queue(key),
-                    checked.integer(item, "cachedMsgCount", 0),
-                    checked.integer(item, "lastConsumeTimestamp", 0),
-                    item.get("droped") is True,  # the spelling is RocketMQ's
-                )
-                for key, value in table.items()
-                for item in (checked.as_table(value, "what is known of a queue"),)
+        info = await running_info(self._core, masters, group, client_id, self._timeout)
+        return sorted(
+            QueueAtMember(
+                checked.as_queue(key),
+                checked.integer(item, "cachedMsgCount", 0),
+                checked.integer(item, "lastConsumeTimestamp", 0),
+                item.get("droped") is True,  # the spelling is RocketMQ's
             )
-        raise problem
+            for key, value in checked.table(info, "mqTable").items()
+            for item in (checked.as_table(value, "what is known of a queue"),)
+        )
 
     async def of_topic(self, masters: dict[str, str], topic: str) -> list[str]:
         """The groups that consume the topic or have offsets of it."""

@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from saturnmq.client.consumer.pulling import Pulled, Puller
 from saturnmq.client.consumer.starting import ask_offset
 from saturnmq.client.core import ClientCore
-from saturnmq.protocol import kernels
+from saturnmq.protocol import checked, kernels
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.ids import decode_message_id
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -29,6 +30,7 @@ from saturnmq.runtime.errors import (
     MalformedFrame,
     QueryNotFound,
     RequestTimeout,
+    RouteNotFound,
     SaturnError,
 )
 
@@ -40,6 +42,19 @@ UNIQUE_RESULTS = 32
 INDEX_STEP_MS = 1000
 NO_END_MS = (1 << 63) - 1
 PAUSE_S = 0.05
+
+
+class QueueEntry(NamedTuple):
+    """One entry of a queue, as its broker has it in its ConsumeQueue."""
+
+    offset: int
+    """Of the message in its queue."""
+    physical_offset: int
+    """Of its frame in the log."""
+    size: int
+    """Of its frame, in bytes."""
+    tags_code: int
+    """The hash of its tag; of a delayed message the time of its delivery."""
 
 
 async def serving(core: ClientCore, topic: str) -> list[str]:
@@ -96,6 +111,35 @@ class MessageFinder:
             lambda message: message.message_id == unique_id,
             unique=True,
         )
+
+    # -- by place ------------------------------------------------------------------------------
+
+    async def entries(self, queue: MessageQueue, offset: int, count: int) -> list[QueueEntry]:
+        """At most `count` entries of a queue, from `offset` on."""
+        await self._core.route(queue.topic)
+        address = self._core.broker_address(queue.broker_name, master=False)
+        if address is None:
+            raise RouteNotFound(f"no broker {queue.broker_name} in the route of {queue.topic}")
+        ext = {
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "index": str(offset),
+            "count": str(count),
+        }
+        command = Command.request(RequestCode.QUERY_CONSUME_QUEUE, ext)
+        answer = await self._core.invoke(address, command, self._timeout)
+        listed = checked.items(checked.document(answer.body), "queueData")
+        return [
+            QueueEntry(
+                offset + number,
+                checked.integer(entry, "physicOffset"),
+                checked.integer(entry, "physicSize"),
+                checked.integer(entry, "tagsCode", least=-(1 << 63)),
+            )
+            for number, entry in enumerate(
+                checked.as_table(item, "an entry of a queue") for item in listed
+            )
+        ]
 
     # -- by key --------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from saturnmq.client.admin.nameserver_admin import NameserverAdmin
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode
@@ -164,10 +165,8 @@ class TopicSettings:
             await self._set(address, config, changes)
         if order:
             conf = order_conf(dict.fromkeys(sorted(masters), write))
-            ext = {"namespace": ORDER_TOPIC_CONFIG, "key": topic, "value": conf}
-            for address in self._core.nameservers:
-                command = Command.request(RequestCode.PUT_KV_CONFIG, ext)
-                await self._core.invoke(address, command, self._timeout_s)
+            nameservers = NameserverAdmin(self._core, self._timeout_s)
+            await nameservers.put_kv(ORDER_TOPIC_CONFIG, topic, conf)
         await self._until_routed(topic, set(masters), queues)
 
     async def alter(self, topic: str, queues: QueueCounts, attributes: Attributes) -> None:

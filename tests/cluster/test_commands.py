@@ -8,10 +8,12 @@ import signal
 import ssl
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
 from cluster_rig import check_loops
+from saturnmq import PushConsumer
 from tls_rig import spoken
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -140,6 +142,48 @@ def test_brokers_tell_how_they_are_and_clean_when_asked(shell):
     refused = shell.run("admin", "clean", "--broker", "broker-7")
     assert refused.returncode == 1
     assert "did you mean 'broker-" in refused.stderr
+
+
+def test_servers_and_consumers_are_asked_what_mqadmin_asks_them(shell):
+    nameservers = shell.environment["SATURNMQ_NAMESERVER"].split(",")
+    shell("admin", "kv", "put", "space", "one", "two")
+    for each in nameservers:  # each has it, and keeps it for itself
+        assert shell("admin", "kv", "get", "space", "one", "--nameserver", each) == "two\n"
+    shell("admin", "kv", "delete", "space", "one")
+    assert json.loads(shell("admin", "kv", "get", "space", "--json")) == {}
+    interval = "scanNotActiveBrokerInterval"
+    shell("admin", "nameserver-set", f"{interval}=6000")
+    settings = json.loads(shell("admin", "nameserver-settings", "--json"))
+    assert {at: values[interval] for at, values in settings.items()} == dict.fromkeys(
+        nameservers, "6000"
+    )
+    shell("topic", "create", "asked", "--queues", "1")
+    exported = json.loads(shell("admin", "export"))
+    assert exported["topics"]["broker-1"]["asked"]["readQueueNums"] == 1
+    assert len(exported["settings"]) == 6
+    probes = json.loads(shell("admin", "probe", "--json"))
+    assert [(row["broker"], row["status"]) for row in probes] == [
+        (name, "SEND_OK") for name in ("broker-0", "broker-1") for _ in range(3)
+    ]
+    shell("admin", "clean", "--unused")
+    assert "choose one with --broker" in shell.run("topic", "queue", "asked", "--queue", "0").stderr
+
+    consumed = threading.Semaphore(0)
+    consumer = PushConsumer(
+        "askers", nameservers, listener_one=lambda _: consumed.release(), from_beginning=True
+    )
+    consumer.subscribe("asked")
+    with consumer:
+        [sent] = [json.loads(shell("produce", "asked", "--acks", given="hello\n"))]
+        assert consumed.acquire(timeout=TIMEOUT_S)
+        place = ("--queue", "0", "--broker", sent["broker"], "--json")
+        [entry] = json.loads(shell("topic", "queue", "asked", *place))["entries"]
+        assert (entry["offset"], entry["size"] > 0) == (0, True)
+        again = ("message", "consume-directly", sent["id"], "--topic", "asked")
+        told = json.loads(shell(*again, "--group", "askers", "--json"))
+        assert told["result"] == "CR_SUCCESS"
+        assert consumed.acquire(timeout=TIMEOUT_S)
+        assert "thread MainThread" in shell("group", "stacks", "askers", told["client"])
 
 
 def test_the_stores_of_running_brokers_are_checked_beside_them(shell):

@@ -444,6 +444,22 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.broker_status(10911)  # wrong: Admin.broker_status
     admin.delete_expired("localhost:10911")  # right: Admin.delete_expired
     admin.delete_expired(10911)  # wrong: Admin.delete_expired
+    admin.delete_unused("localhost:10911")  # right: Admin.delete_unused
+    admin.delete_unused(10911)  # wrong: Admin.delete_unused
+    number(admin.probe("broker-a").milliseconds)  # right: Admin.probe
+    admin.probe(10911)  # wrong: Admin.probe
+    number(len(admin.export()))  # right: Admin.export
+    admin.export("file")  # wrong: Admin.export
+    table(admin.nameserver_settings()["localhost:9876"])  # right: Admin.nameserver_settings
+    admin.nameserver_settings("localhost:9876")  # wrong: Admin.nameserver_settings
+    admin.change_nameserver_settings({"a": "b"})  # right: Admin.change_nameserver_settings
+    admin.change_nameserver_settings({"a": 1})  # wrong: Admin.change_nameserver_settings
+    table(admin.kv_config("space"))  # right: Admin.kv_config
+    admin.kv_config(1)  # wrong: Admin.kv_config
+    admin.put_kv_config("space", "a", "b")  # right: Admin.put_kv_config
+    admin.put_kv_config("space", "a")  # wrong: Admin.put_kv_config
+    admin.delete_kv_config("space", "a")  # right: Admin.delete_kv_config
+    admin.delete_kv_config("space")  # wrong: Admin.delete_kv_config
     names(admin.list_topics())  # right: Admin.list_topics
     admin.list_topics("orders")  # wrong: Admin.list_topics
     names(admin.topics())  # right: Admin.topics
@@ -482,6 +498,8 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.groups_of_topic(queue)  # wrong: Admin.groups_of_topic
     number(admin.member_queues("readers", "me")[0].cached)  # right: Admin.member_queues
     admin.member_queues("readers", queue)  # wrong: Admin.member_queues
+    text(admin.member_stacks("readers", "me"))  # right: Admin.member_stacks
+    admin.member_stacks("readers")  # wrong: Admin.member_stacks
     number(admin.reset_offsets("readers", "orders", 0)[queue])  # right: Admin.reset_offsets
     admin.reset_offsets("readers", "orders", "first")  # wrong: Admin.reset_offsets
     number(admin.preview_reset("readers", "orders", 0)[0].skipped)  # right: Admin.preview_reset
@@ -516,6 +534,11 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.find_by_time("orders", "today")  # wrong: Admin.find_by_time
     print(admin.find_by_offset(queue, 7))  # right: Admin.find_by_offset
     admin.find_by_offset("orders", 7)  # wrong: Admin.find_by_offset
+    number(admin.queue_entries(queue, 7)[0].size)  # right: Admin.queue_entries
+    admin.queue_entries("orders", 7)  # wrong: Admin.queue_entries
+    letter = admin.dead_letters("readers")[0]
+    admin.consume_message_directly(letter, "readers", "me")  # right: Admin.consume_message_directly
+    admin.consume_message_directly("id", "readers", "me")  # wrong: Admin.consume_message_directly
     admin.close()  # right: Admin.close
     admin.close(1)  # wrong: Admin.close
 
@@ -729,6 +752,22 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.broker_status(10911)  # wrong: aio.Admin.broker_status
     await admin.delete_expired("localhost:10911")  # right: aio.Admin.delete_expired
     await admin.delete_expired(10911)  # wrong: aio.Admin.delete_expired
+    await admin.delete_unused("localhost:10911")  # right: aio.Admin.delete_unused
+    await admin.delete_unused(10911)  # wrong: aio.Admin.delete_unused
+    number((await admin.probe("broker-a")).milliseconds)  # right: aio.Admin.probe
+    await admin.probe(10911)  # wrong: aio.Admin.probe
+    number(len(await admin.export()))  # right: aio.Admin.export
+    await admin.export("file")  # wrong: aio.Admin.export
+    table((await admin.nameserver_settings())["localhost:9876"])  # right: aio.Admin.nameserver_settings
+    await admin.nameserver_settings("localhost:9876")  # wrong: aio.Admin.nameserver_settings
+    await admin.change_nameserver_settings({"a": "b"})  # right: aio.Admin.change_nameserver_settings
+    await admin.change_nameserver_settings({"a": 1})  # wrong: aio.Admin.change_nameserver_settings
+    table((await admin.kv_config("space")))  # right: aio.Admin.kv_config
+    await admin.kv_config(1)  # wrong: aio.Admin.kv_config
+    await admin.put_kv_config("space", "a", "b")  # right: aio.Admin.put_kv_config
+    await admin.put_kv_config("space", "a")  # wrong: aio.Admin.put_kv_config
+    await admin.delete_kv_config("space", "a")  # right: aio.Admin.delete_kv_config
+    await admin.delete_kv_config("space")  # wrong: aio.Admin.delete_kv_config
     names(await admin.list_topics())  # right: aio.Admin.list_topics
     await admin.list_topics("orders")  # wrong: aio.Admin.list_topics
     names(await admin.topics())  # right: aio.Admin.topics
@@ -773,6 +812,8 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.groups_of_topic(queue)  # wrong: aio.Admin.groups_of_topic
     number((await admin.member_queues("readers", "me"))[0].cached)  # right: aio.Admin.member_queues
     await admin.member_queues("readers", queue)  # wrong: aio.Admin.member_queues
+    text(await admin.member_stacks("readers", "me"))  # right: aio.Admin.member_stacks
+    await admin.member_stacks("readers")  # wrong: aio.Admin.member_stacks
     number(
         (await admin.reset_offsets("readers", "orders", 0))[queue]
     )  # right: aio.Admin.reset_offsets
@@ -809,5 +850,10 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.find_by_time("orders", "today")  # wrong: aio.Admin.find_by_time
     print(await admin.find_by_offset(queue, 7))  # right: aio.Admin.find_by_offset
     await admin.find_by_offset("orders", 7)  # wrong: aio.Admin.find_by_offset
+    number((await admin.queue_entries(queue, 7))[0].size)  # right: aio.Admin.queue_entries
+    await admin.queue_entries("orders", 7)  # wrong: aio.Admin.queue_entries
+    letter = (await admin.dead_letters("readers"))[0]
+    await admin.consume_message_directly(letter, "readers", "me")  # right: aio.Admin.consume_message_directly
+    await admin.consume_message_directly("id", "readers", "me")  # wrong: aio.Admin.consume_message_directly
     await admin.close()  # right: aio.Admin.close
     await admin.close(1)  # wrong: aio.Admin.close

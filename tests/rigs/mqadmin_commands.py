@@ -35,9 +35,12 @@ class Case:
         return self.words.split(" ", 1)[0]
 
 
-def works(words: str, *patterns: str, verb: str = "", endless: bool = False) -> Case:
-    note = f"`saturnmq {verb}`" if verb else "-"
-    return Case(words, patterns, WORKS, note, endless)
+def works(
+    words: str, *patterns: str, verb: str = "", more: str = "", endless: bool = False
+) -> Case:
+    """`more`: what else the table says, or why there is no verb."""
+    note = "; ".join(part for part in (f"`saturnmq {verb}`" if verb else "", more) if part)
+    return Case(words, patterns, WORKS, note or "-", endless)
 
 
 def also(words: str, *patterns: str) -> Case:
@@ -77,9 +80,12 @@ CASES = (
           r"EpochEntry\{epoch=\d+, startOffset=0, endOffset=[1-9]", verb="admin replicas --json"),
     works("getSyncStateSet -a <nameserver> -b <broker>", "#SyncStateSetNums\\s+2",
           "brokerAddress='<slave>', alive=true", verb="admin replicas"),
-    works("getControllerMetaData -a <nameserver>", "#ControllerLeaderAddress\\s+<nameserver>"),
-    works("getControllerConfig -a <nameserver>", r"listenPort +=  \d+"),
-    works("getNamesrvConfig", r"scanNotActiveBrokerInterval +=  5000"),
+    works("getControllerMetaData -a <nameserver>", "#ControllerLeaderAddress\\s+<nameserver>",
+          more="there is no controller: each nameserver answers as one"),
+    works("getControllerConfig -a <nameserver>", r"listenPort +=  \d+",
+          verb="admin nameserver-settings"),
+    works("getNamesrvConfig", r"scanNotActiveBrokerInterval +=  5000",
+          verb="admin nameserver-settings"),
     works("getBrokerConfig -b <master>", r"brokerName +=  <broker>", r"inSyncReplicas +=  2",
           verb="admin settings"),
     also("getBrokerConfig -c <cluster>", "Master: <master>", "Slave: <slave>"),
@@ -92,10 +98,12 @@ CASES = (
     works("consumerProgress -g readers", *(rf"orders +<broker> +{n} +2 +2 " for n in range(4)),
           "Consume Diff Total: 0", verb="group lag"),
     also("consumerProgress", r"^readers +1 +V5_4_0 +PUSH +CLUSTERING"),
-    works("consumerStatus -g readers", "<reader>", "Rebalance OK", verb="group describe"),
+    works("consumerStatus -g readers", "<reader>", "Rebalance OK", verb="group describe",
+          more="with `-s` `saturnmq group stacks`"),
     also("consumerStatus -g readers -i <reader> -s", "#Consumer MQ Detail#",
          r"orders +<broker> +0 ", "#Consumer jstack#"),
     also("consumerStatus -g ours", "<ours>"),
+    also("consumerStatus -g ours -i <ours> -s", "#Consumer jstack#", r"thread MainThread \(\d+\)"),
     works("getConsumerStatus -g readers -t orders",
           *(rf"<reader> +<broker> +{n} +2 " for n in range(4)), verb="group describe"),
     works("consumer -g readers", "<reader>", "Rebalance OK", verb="group describe"),
@@ -107,16 +115,19 @@ CASES = (
     works("statsAll -t orders", r"orders +readers +0 +\d+\.\d\d +\d+\.\d\d +8 +8",
           verb="group lag"),
     works("queryCq -t orders -q 0 -i 0 -c 5 -b <master>", "max: 2, min: 0", "idx: 1$",
-          "physicOffset=\\d+, physicSize=[1-9]"),
-    works("allocateMQ -t orders -i 10.0.0.1,10.0.0.2", '"10.0.0.1":\\[\\{"brokerName":"<broker>"'),
+          "physicOffset=\\d+, physicSize=[1-9]", verb="topic queue"),
+    works("allocateMQ -t orders -i 10.0.0.1,10.0.0.2", '"10.0.0.1":\\[\\{"brokerName":"<broker>"',
+          more="it computes shares only; `saturnmq group describe` shows those that members have"),
     # messages
     works("queryMsgById -t orders -i <id>", "Queue Offset: +0", r"Keys: +\[key-0\]",
-          "consumerGroup=readers, trackType=CONSUMED", verb="message find --id"),
+          "consumerGroup=readers, trackType=CONSUMED", verb="message find --id",
+          more="with `-g` and `-d` `saturnmq message consume-directly`"),
     also("queryMsgById -t orders -i <id> -g readers -d <reader>", "consumeResult=CR_SUCCESS"),
     also("queryMsgById -t orders -i <id> -g ours -d <ours>", "consumeResult=CR_SUCCESS"),
     works("queryMsgByKey -t orders -k key-3", r"^<unique-3> +\d +0 ", verb="message find --key"),
     works("queryMsgByUniqueKey -t orders -i <unique>", r"Keys: +\[key-0\]",
-          "trackType=CONSUMED", verb="message find --id"),
+          "trackType=CONSUMED", verb="message find --id",
+          more="with `-g` and `-d` `saturnmq message consume-directly`"),
     works("queryMsgByOffset -t orders -b <broker> -i 0 -o 1", "Queue Offset: +1", "Queue ID: +0",
           verb="message find --offset"),
     works("printMsg -t orders", *(rf"KEYS=key-{n}\b" for n in range(8)), verb="message find"),
@@ -130,7 +141,7 @@ CASES = (
           verb="message trace"),
     works("checkMsgSendRT -t chat -a 3 -s 10", r"<broker> +0 +true +\d+", r"Avg RT: \d",
           verb="bench latency"),
-    works("sendMsgStatus -b <broker> -c 3", "sendStatus=SEND_OK"),
+    works("sendMsgStatus -b <broker> -c 3", "sendStatus=SEND_OK", verb="admin probe"),
     works("clusterRT -a 2 -s 10 -i 1", r"<cluster> +<broker> +\d+\.\d\d +2 +0", endless=True,
           verb="bench"),
     # topics and groups
@@ -151,8 +162,8 @@ CASES = (
     also("getConsumerConfig -g listed", r"retryMaxTimes +=  3"),
     works("setConsumeMode -c <cluster> -t made -g made -m POP", r"consume mode\[POP\]",
           verb="group mode"),
-    works("updateKvConfig -s space -k one -v two", "success"),
-    works("deleteKvConfig -s space -k one", "success"),
+    works("updateKvConfig -s space -k one -v two", "success", verb="admin kv put"),
+    works("deleteKvConfig -s space -k one", "success", verb="admin kv delete"),
     # offsets
     works("cloneGroupOffset -s readers -d made -t orders", "clone group offset success",
           verb="group clone-offset"),
@@ -177,20 +188,25 @@ CASES = (
     also("getBrokerConfig -b <master>", r"transactionCheckMax +=  7"),
     also("updateBrokerConfig -b <master> -k rocketmqHome -v /tmp", "CODE: 16",
          "rocketmqHome cannot be changed"),
-    works("updateNamesrvConfig -k scanNotActiveBrokerInterval -v 6000", "success"),
+    works("updateNamesrvConfig -k scanNotActiveBrokerInterval -v 6000", "success",
+          verb="admin nameserver-set"),
     also("updateNamesrvConfig -k configStorePath -v /tmp/x", "CODE: 16"),
     works("updateControllerConfig -a <nameserver> -k scanNotActiveBrokerInterval -v 5000",
-          "success"),
+          "success", verb="admin nameserver-set"),
     works("wipeWritePerm -b <broker>", r"OK, \d+", verb="admin set"),
     works("addWritePerm -b <broker>", r"OK, \d+", verb="admin set"),
     # work for brokers
     works("cleanExpiredCQ -c <cluster>", "^success$", verb="admin clean"),
     works("deleteExpiredCommitLog -c <cluster>", "^success$", verb="admin clean"),
-    works("cleanUnusedTopic -c <cluster>", "^success$"),
-    works("startMonitoring", ""),
-    works("exportMetadata -c <cluster> -f <home>/exported", "metadata.json success"),
-    works("exportConfigs -c <cluster> -f <home>/exported", "configs.json success"),
-    works("exportMetrics -c <cluster> -f <home>/exported", "metrics.json success"),
+    works("cleanUnusedTopic -c <cluster>", "^success$", verb="admin clean --unused"),
+    works("startMonitoring", "", verb="group lag",
+          more="it repeats, for all groups, what that shows of one"),
+    works("exportMetadata -c <cluster> -f <home>/exported", "metadata.json success",
+          verb="admin export"),
+    works("exportConfigs -c <cluster> -f <home>/exported", "configs.json success",
+          verb="admin export"),
+    works("exportMetrics -c <cluster> -f <home>/exported", "metrics.json success",
+          verb="admin status --json"),
     works("deleteSubGroup -c <cluster> -g made -r true", r"\[made\] from broker \[<master>\]",
           verb="group delete"),
     works("deleteTopic -c <cluster> -t made", r"\[made\] from cluster \[<cluster>\] success",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +22,7 @@ from saturnmq.runtime.errors import (
     UnsupportedRequest,
 )
 from saturnmq.runtime.native import NativeRuntime
+from saturnmq.runtime.stacks import CHARACTERS_MOST, stacks
 from saturnmq.runtime.supervision import Supervisor
 
 Q = MessageQueue("T", "a", 1)
@@ -69,8 +71,10 @@ class Client:
     def __init__(self) -> None:
         self.told: list[SaturnError] = []
         self.routes: list[tuple[str, list[str]]] = []
+        runtime = NativeRuntime()
         self.asked = ServerRequests(
-            Supervisor(NativeRuntime(), self.told.append),
+            runtime,
+            Supervisor(runtime, self.told.append),
             lambda endpoint: "n:1",
             lambda address, topics: self.routes.append((address, topics)),
         )
@@ -148,6 +152,46 @@ def test_a_consumer_answers_for_its_group(client: Client, field: str) -> None:
             f'{{"properties":{{"p":"q"}},"mqTable":{{{KEY}:{{"n":1}}}},"mqPopTable":{{}},"last":[2]}}'
         ).encode()
     )
+
+
+def test_stacks_are_told_when_they_are_wanted() -> None:
+    async def test() -> None:
+        client = Client()
+        for wanted in ("true", "false"):
+            client.ask(
+                RequestCode.GET_CONSUMER_RUNNING_INFO, {"group": "G", "jstackEnable": wanted}
+            )
+            async with asyncio.timeout(10):
+                while not client.line.sent:
+                    await asyncio.sleep(0)
+            told = fastjson.loads(client.line.sent.pop().body)
+            assert told["last"] == [2]
+            assert ("in test_stacks_are_told" in told.get("jstack", "")) == (wanted == "true")
+
+    asyncio.run(test())
+
+
+def test_stacks_have_threads_and_tasks_and_say_how_much_is_left_out() -> None:
+    async def a_task_that_waits(for_what: asyncio.Event) -> None:
+        await for_what.wait()
+
+    async def test() -> list[str]:
+        gate = asyncio.Event()
+        names = [f"waiting-{'x' * 2000}-{number}" for number in range(600)]
+        tasks = [asyncio.create_task(a_task_that_waits(gate), name=name) for name in names]
+        await asyncio.sleep(0)
+        texts = [stacks(tasks[:1]), stacks(tasks)]
+        gate.set()
+        await asyncio.gather(*tasks)
+        return texts
+
+    one, all_of_them = asyncio.run(test())
+    assert "thread MainThread (" in one
+    assert "in test_stacks_have_threads_and_tasks" in one
+    assert f"task waiting-{'x' * 2000}-0:" in one
+    assert "in a_task_that_waits" in one
+    assert len(all_of_them) < CHARACTERS_MOST + 100
+    assert re.search(r"\n\.\.\. \d+ characters more are left out\n$", all_of_them)
 
 
 def test_what_nobody_here_does_is_an_error(client: Client) -> None:

@@ -34,14 +34,16 @@ NAMES = """
 """
 MEMBERS = {
     "Admin": """
-        alter_group alter_topic broker_settings broker_status change_settings clone_offsets
-        close cluster create_group create_topic dead_letters delete_expired delete_group
-        delete_topic describe_group describe_topic drain find_by_id find_by_key find_by_offset
-        find_by_time find_message group_lag groups_of_topic hand_over list_groups list_topics
-        member_queues message_by_offset_id message_trace offset_by_time offsets preview_clone
-        preview_drain preview_hand_over preview_reset producers promote replicas
-        resend_dead_letters reset_offsets route set_request_mode start timeout topic_settings
-        topics undrained
+        alter_group alter_topic broker_settings broker_status change_nameserver_settings
+        change_settings clone_offsets close cluster consume_message_directly create_group
+        create_topic dead_letters delete_expired delete_group delete_kv_config delete_topic
+        delete_unused describe_group describe_topic drain export find_by_id find_by_key
+        find_by_offset find_by_time find_message group_lag groups_of_topic hand_over kv_config
+        list_groups list_topics member_queues member_stacks message_by_offset_id message_trace
+        nameserver_settings offset_by_time offsets preview_clone preview_drain
+        preview_hand_over preview_reset probe producers promote put_kv_config queue_entries
+        replicas resend_dead_letters reset_offsets route set_request_mode start timeout
+        topic_settings topics undrained
     """,
     "ConsumeResult": """
         CONSUME_SUCCESS RECONSUME_LATER RETRY SUCCESS SUSPEND SUSPEND_CURRENT_QUEUE_A_MOMENT

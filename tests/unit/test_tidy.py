@@ -25,6 +25,8 @@ TWO_FACES = {
 # Where the public classes are written; of two kernels, the reference.
 PUBLIC = {
     "client/admin/admin.py": {"Admin"},
+    "client/admin/cluster_operations.py": {"ClusterOperations"},
+    "client/admin/message_operations.py": {"MessageOperations"},
     "client/blocking.py": {"Producer"},
     "client/blocking_faces.py": {"Admin", "PullConsumer", "PushConsumer", "SimpleConsumer"},
     "client/blocking_transactions.py": {"Transaction", "TransactionProducer"},
@@ -55,7 +57,7 @@ LONG_MODULES = {
     "broker/replication/election.py": 620,
     "broker/replication/events.py": 540,
     "broker/replication/ha_master.py": 680,
-    "client/blocking_faces.py": 960,  # written by a tool: it grows with the API
+    "client/blocking_faces.py": 1060,  # written by a tool: it grows with the API
     "client/producer/sending.py": 660,
     "pipeline/arrow_kernel.pyx": 950,
     "cli/launcher.py": 660,
@@ -63,7 +65,7 @@ LONG_MODULES = {
     "drills/failover/checker.py": 520,
     "drills/sim/cluster.py": 640,
     "drills/sim/disk.py": 580,
-    "tests/data/uses.py": 840,  # a table: two lines for each public name
+    "tests/data/uses.py": 890,  # a table: two lines for each public name
     "tests/rigs/machine_world.py": 900,
     "tests/unit/test_amnesia.py": 1100,
     "tests/unit/test_bad_input.py": 640,
