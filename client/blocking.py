@@ -212,7 +212,7 @@ class Producer:
         self._room = threading.Condition()
         self._closed = False
 
-    def start(self) -> Producer:
+    def start(self) -> Self:
         """Connect; called by `with`."""
         if self._engine is None:
             thread = LoopThread()
@@ -245,7 +245,7 @@ class Producer:
         await engine.start()
         return engine
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(
@@ -452,11 +452,14 @@ class Producer:
         try:
             if self._express is not None:
                 self._express.close()
-            thread.run(engine.close(timeout))
+            thread.run(self._end(engine, timeout))
             self._on_space()
             thread.run(engine.core.close())
         finally:
             thread.close()
+
+    async def _end(self, engine: ProducerEngine, timeout: float | None) -> None:
+        await engine.close(timeout)
 
     def _settle(self, seconds: float) -> at_exit.UnsentMessages | None:
         """Called at the end of the program; see at_exit.py."""

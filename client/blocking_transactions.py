@@ -1,10 +1,6 @@
-"""The synchronous transaction producer: that of client/producer/transactions.py, over a loop in a
-thread. The local transaction runs in the thread of the caller, as connections to databases want;
-`check` runs in a thread of the client's.
-
-It is written by hand, because tools/blocking_faces.py writes methods that pass a call on, and the
-two here do more: `transaction` gives an object that needs a synchronous face itself, and
-`send_in_transaction` has to call `local` in the caller's thread, between two calls of the client.
+"""The synchronous transaction producer: the blocking Producer with the transactions of
+client/producer/transactions.py on its loop. The local transaction runs in the thread of the caller,
+as connections to databases want; `check` runs in a thread of the client's.
 """
 
 from __future__ import annotations
@@ -13,26 +9,27 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
-from saturnmq.client.blocking import Facade
+from saturnmq.client.blocking import Producer
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import transactions
 from saturnmq.client.producer.batch import SendResult
+from saturnmq.client.producer.engine import ProducerEngine
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.transactions import CheckListener, TransactionState
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.runtime.errors import ClientClosed
 
 
-class TransactionProducer(Facade[transactions.TransactionProducer]):
-    """Sends messages that count only if a local transaction does; any thread may call.
+class TransactionProducer(Producer):
+    """Sends messages that count only if a local transaction does, and ordinary ones as well; any
+    thread may call.
 
     with TransactionProducer("payers", "127.0.0.1:9876", check=check) as producer:
         with producer.transaction(Message("payments", b"...")):
             ...  # the local transaction
     """
-
-    group: str
-    """The producer group, whose members all can answer for each other."""
 
     def __init__(
         self,
@@ -54,7 +51,8 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
         check: called with a message whose transaction was left open; says how that ended. An
             `async` function runs on the client's loop, another one in a thread
         topics: topics whose brokers may ask from the start on, before anything is sent
-        send_timeout: seconds to store a half, and to tell the broker how it ended
+        send_timeout: seconds to store a half, and to tell the broker how it ended; of an ordinary
+            message, those of one attempt
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
         trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
@@ -62,26 +60,45 @@ class TransactionProducer(Facade[transactions.TransactionProducer]):
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
-        self.group = group
         super().__init__(
-            lambda runtime: transactions.TransactionProducer(
-                group,
-                nameservers,
-                check=check,
-                topics=topics,
-                send_timeout=send_timeout,
-                max_message_bytes=max_message_bytes,
-                compress_above=compress_above,
-                trace=trace,
-                namespace=namespace,
-                on_error=on_error,
-                runtime=runtime,
-            )
+            group,
+            nameservers,
+            send_timeout=send_timeout,
+            max_message_bytes=max_message_bytes,
+            compress_above=compress_above,
+            trace=trace,
+            namespace=namespace,
+            on_error=on_error,
         )
+        self._check = check
+        self._topics = tuple(topics)
+        self._transactions: transactions.Transactions | None = None
+
+    async def _make(self, thread: LoopThread) -> ProducerEngine:
+        engine = await super()._make(thread)
+        self._transactions = transactions.Transactions(
+            engine.core,
+            self.group,
+            self._check,
+            self._topics,
+            self.options,
+            trace=self._trace or False,
+            namespace=self._namespace.name,
+        )
+        await self._transactions.start(engine)
+        return engine
+
+    async def _end(self, engine: ProducerEngine, timeout: float | None) -> None:
+        if self._transactions is not None:
+            await self._transactions.close()
+        await super()._end(engine, timeout)
 
     def transaction(self, message: Message, *, queue: MessageQueue | None = None) -> Transaction:
         """A transaction for this message, to be used with `with`."""
-        return Transaction(self, self._target.transaction(message, queue=queue))
+        if self._transactions is None:
+            raise ClientClosed("the producer is not started: use 'with' or call start()")
+        self.engine.check_forked()
+        return Transaction(self, transactions.Transaction(self._transactions, message, queue))
 
     def send_in_transaction(
         self,
@@ -108,7 +125,7 @@ class Transaction:
     the block raises."""
 
     def __init__(self, producer: TransactionProducer, target: transactions.Transaction) -> None:
-        self._wait = producer._wait
+        self._wait = producer._run
         self._target = target
 
     @property

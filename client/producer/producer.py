@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
+from typing import Self
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.kernels import handles_of, results_of
@@ -128,7 +129,7 @@ class Producer:
         self._offer: Callable[[Message], SendHandle | None] = _not_started
         self._room: list[asyncio.Future[None]] = []
 
-    async def start(self) -> Producer:
+    async def start(self) -> Self:
         """Connect; called by `async with`."""
         if self._engine is not None:
             return self
@@ -151,7 +152,7 @@ class Producer:
             raise ClientClosed("the producer is not started: use 'async with' or await start()")
         return self._engine
 
-    async def __aenter__(self) -> Producer:
+    async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(self, *_: object) -> None:

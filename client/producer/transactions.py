@@ -14,6 +14,9 @@ any producer of the group, and `check` says it from what the application has wri
 A half is sent once, and again only if it was refused. While its local transaction runs here, and
 when its end is known here, the broker's question is answered without the application. A half that
 was sent twice nevertheless is rolled back, if the broker says which of them it asks about.
+
+Ordinary messages go as with any producer. The transactions stand beside its engine, on the same
+connections; halves have an engine of their own, which does not try again.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ import enum
 import inspect
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
-from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
+from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener
+from saturnmq.client.producer import at_exit
 from saturnmq.client.producer.batch import SendResult
+from saturnmq.client.producer.engine import ProducerEngine
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.tracing import Trace
@@ -78,13 +83,11 @@ class Transaction:
     confirmed: bool
     """Whether the broker has answered that it is ended so. If not, it will ask."""
 
-    def __init__(
-        self, producer: TransactionProducer, message: Message, queue: MessageQueue | None
-    ) -> None:
+    def __init__(self, owner: Transactions, message: Message, queue: MessageQueue | None) -> None:
         self.message = message
         self.state = TransactionState.UNKNOWN
         self.confirmed = False
-        self._producer = producer
+        self._owner = owner
         self._queue = queue
         self._result: SendResult | None = None
 
@@ -104,7 +107,7 @@ class Transaction:
         """Store the half; `async with` calls it."""
         if self._result is not None:
             raise InvalidParameter(f"transaction {self.transaction_id} has begun already")
-        self._result = await self._producer._send_half(self, self._queue)
+        self._result = await self._owner.send_half(self, self._queue)
         return self
 
     async def commit(self) -> None:
@@ -128,7 +131,7 @@ class Transaction:
                 f"by {state.name} as well"
             )
         self.state = state
-        await self._producer._end(self)
+        await self._owner.end(self)
 
     async def __aenter__(self) -> Transaction:
         return await self.begin()
@@ -148,75 +151,48 @@ class Transaction:
         return f"Transaction({known}, {self.state.name}, confirmed={self.confirmed})"
 
 
-class TransactionProducer:
-    """Sends messages that count only if a local transaction does; used on one event loop.
-
-    async with TransactionProducer("payers", "127.0.0.1:9876", check=check) as producer:
-        async with producer.transaction(Message("payments", b"...")):
-            ...  # the local transaction
-    """
-
-    group: str
-    """The producer group, whose members all can answer for each other."""
+class Transactions:
+    """The transactions of one producer: their halves, their ends, and the questions of brokers.
+    Loop thread only."""
 
     def __init__(
         self,
+        core: ClientCore,
         group: str,
-        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
-        *,
         check: CheckListener,
-        topics: Sequence[str] = (),
-        send_timeout: float = ProducerOptions.send_timeout,
-        max_message_bytes: int = ProducerOptions.max_message_bytes,
-        compress_above: int | None = ProducerOptions.compress_above,
-        trace: Trace = False,
-        namespace: str = "",
-        on_error: ErrorListener | None = None,
-        core: ClientCore | None = None,
-        runtime: Runtime | None = None,
+        topics: Sequence[str],
+        options: ProducerOptions,
+        *,
+        trace: Trace,
+        namespace: str,
     ) -> None:
-        """ConfigError names a value that makes no sense.
-
-        nameservers: "HOST:PORT[,...]" or a sequence of them
-        check: called with a message whose transaction was left open; says how that ended. An
-            `async` function runs on the loop, another one in a thread
-        topics: topics whose brokers may ask from the start on, before anything is sent
-        send_timeout: seconds to store a half, and to tell the broker how it ended
-        max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
-        compress_above: bodies from so many bytes on are compressed; None is never
-        trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
-        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
-        on_error: called with each error that no call of the application can raise; it runs on the
-            client's loop and must return at once
-        """
-        self.group = group
+        """`topics`: topics whose brokers may ask before anything is sent; `options`: those of the
+        producer, of which halves have the time-out and the limits."""
+        self.core = core
         self._namespace = namespace_of(namespace)
         self._group = self._namespace.wrap(group)
         self._check = check
         self._topics = tuple(topics)
-        self._timeout = send_timeout
-        self._own_core = core is None
-        self.core = core or new_core(nameservers, runtime)
-        if on_error is not None:
-            self.core.on_error(on_error)
-        self._producer = Producer(
+        self._timeout = options.send_timeout
+        self._halves = Producer(
             group,
-            core=self.core,
-            send_timeout=send_timeout,
+            core=core,
+            send_timeout=options.send_timeout,
             retries=0,
-            delivery_timeout=send_timeout,
-            max_message_bytes=max_message_bytes,
-            compress_above=compress_above,
+            delivery_timeout=options.send_timeout,
+            max_message_bytes=options.max_message_bytes,
+            compress_above=options.compress_above,
             trace=trace,
             namespace=namespace,
         )
         self._known: OrderedDict[str, Transaction] = OrderedDict()  # open ones and ended ones
+        self._ordinary: ProducerEngine | None = None
 
-    async def start(self) -> TransactionProducer:
-        """Connect, and become one whom brokers may ask; called by `async with`."""
-        if self._own_core:
-            await self.core.start()
-        await self._producer.start()
+    async def start(self, ordinary: ProducerEngine) -> None:
+        """Become one whom brokers may ask, in the group of `ordinary`, which was started."""
+        self._ordinary = ordinary
+        await self._halves.start()
+        at_exit.forget(self._halves._settle)  # somebody waits for each half
         self.core.register_producer(self._group, self)
         for topic in (*self._topics, AUTO_CREATE_TOPIC):
             try:
@@ -224,35 +200,25 @@ class TransactionProducer:
             except SaturnError as error:
                 log.debug("no broker of %s may ask yet: %s", topic, error)
         await self.core.heartbeat_now()
-        return self
-
-    async def __aenter__(self) -> TransactionProducer:
-        return await self.start()
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Leave the group. Brokers ask another member about transactions that are open."""
-        await self._producer.close()
-        if self._own_core:
-            await self.core.close()
+        await self._halves.close()
 
-    def transaction(self, message: Message, *, queue: MessageQueue | None = None) -> Transaction:
-        """A transaction for this message, to be used with `async with`."""
-        return Transaction(self, message, queue)
+    def on_reply(self, ext: Mapping[str, str], body: bytes) -> None:
+        """The reply to a request of the ordinary engine (326)."""
+        if self._ordinary is not None:
+            self._ordinary.on_reply(ext, body)
 
-    async def send_in_transaction(
+    async def run(
         self,
         message: Message,
         local: LocalTransaction,
-        arg: Any = None,
-        *,
-        queue: MessageQueue | None = None,
+        arg: Any,
+        queue: MessageQueue | None,
     ) -> Transaction:
-        """Store the half, call `local(message, arg)`, and end the transaction as that says. If it
-        raises, the error is raised here, and the transaction stays open: the broker will ask."""
-        transaction = await self.transaction(message, queue=queue).begin()
+        """A transaction from its half to its end, which `local` says."""
+        transaction = await Transaction(self, message, queue).begin()
         try:
             state = await self._call(local, message, arg)
         except BaseException:
@@ -263,7 +229,7 @@ class TransactionProducer:
 
     # the half
 
-    async def _send_half(self, transaction: Transaction, queue: MessageQueue | None) -> SendResult:
+    async def send_half(self, transaction: Transaction, queue: MessageQueue | None) -> SendResult:
         given = transaction.message
         message = Message(given.topic, given.body, properties=given.properties, flag=given.flag)
         message.properties[names.TRAN_MSG] = "true"
@@ -272,7 +238,7 @@ class TransactionProducer:
         deadline = runtime.monotonic() + self._timeout
         while True:
             try:
-                result = await self._producer.send(message, queue=queue)
+                result = await self._halves.send(message, queue=queue)
                 break
             except SaturnError as error:
                 refused = error.retriable and error.outcome == "rejected"
@@ -290,7 +256,8 @@ class TransactionProducer:
         """Nobody here knows how it ended: its check must say."""
         self._known.pop(transaction.transaction_id, None)
 
-    async def _end(self, transaction: Transaction) -> None:
+    async def end(self, transaction: Transaction) -> None:
+        """Tell the broker of the half how `transaction` ended."""
         result, core = transaction.result, self.core
         if transaction.state is TransactionState.UNKNOWN:
             self._leave_open(transaction)
@@ -326,7 +293,7 @@ class TransactionProducer:
         *,
         asked: bool = False,
     ) -> Command:
-        self._producer.engine.transaction_ended(
+        self._halves.engine.transaction_ended(
             message, ext["transactionId"], state.value, address, asked=asked
         )
         more = {
@@ -382,6 +349,91 @@ class TransactionProducer:
             return await function(*args)
         result = await self.core.runtime.run_blocking(function, *args)
         return await result if inspect.isawaitable(result) else result
+
+
+class TransactionProducer(Producer):
+    """Sends messages that count only if a local transaction does, and ordinary ones as well; used
+    on one event loop.
+
+    async with TransactionProducer("payers", "127.0.0.1:9876", check=check) as producer:
+        async with producer.transaction(Message("payments", b"...")):
+            ...  # the local transaction
+    """
+
+    def __init__(
+        self,
+        group: str,
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
+        *,
+        check: CheckListener,
+        topics: Sequence[str] = (),
+        send_timeout: float = ProducerOptions.send_timeout,
+        max_message_bytes: int = ProducerOptions.max_message_bytes,
+        compress_above: int | None = ProducerOptions.compress_above,
+        trace: Trace = False,
+        namespace: str = "",
+        on_error: ErrorListener | None = None,
+        core: ClientCore | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        """ConfigError names a value that makes no sense.
+
+        nameservers: "HOST:PORT[,...]" or a sequence of them
+        check: called with a message whose transaction was left open; says how that ended. An
+            `async` function runs on the loop, another one in a thread
+        topics: topics whose brokers may ask from the start on, before anything is sent
+        send_timeout: seconds to store a half, and to tell the broker how it ended; of an ordinary
+            message, those of one attempt
+        max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
+        compress_above: bodies from so many bytes on are compressed; None is never
+        trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
+        namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        on_error: called with each error that no call of the application can raise; it runs on the
+            client's loop and must return at once
+        """
+        super().__init__(
+            group,
+            nameservers,
+            send_timeout=send_timeout,
+            max_message_bytes=max_message_bytes,
+            compress_above=compress_above,
+            trace=trace,
+            namespace=namespace,
+            on_error=on_error,
+            core=core,
+            runtime=runtime,
+        )
+        self._transactions = Transactions(
+            self.core, group, check, topics, self.options, trace=trace, namespace=namespace
+        )
+
+    async def start(self) -> Self:
+        """Connect, and become one whom brokers may ask; called by `async with`."""
+        await super().start()
+        await self._transactions.start(self.engine)
+        return self
+
+    async def close(self, timeout: float | None = 30.0) -> None:
+        """Flush, and leave the group. Brokers ask another member about transactions that are
+        open."""
+        await self._transactions.close()
+        await super().close(timeout)
+
+    def transaction(self, message: Message, *, queue: MessageQueue | None = None) -> Transaction:
+        """A transaction for this message, to be used with `async with`."""
+        return Transaction(self._transactions, message, queue)
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        local: LocalTransaction,
+        arg: Any = None,
+        *,
+        queue: MessageQueue | None = None,
+    ) -> Transaction:
+        """Store the half, call `local(message, arg)`, and end the transaction as that says. If it
+        raises, the error is raised here, and the transaction stays open: the broker will ask."""
+        return await self._transactions.run(message, local, arg, queue)
 
 
 __all__ = ["Transaction", "TransactionProducer", "TransactionState"]

@@ -582,6 +582,33 @@ def transaction_producers(producer: TransactionProducer, message: Message) -> No
     producer.close("now")  # wrong: TransactionProducer.close
 
 
+def ordinary_sends(producer: TransactionProducer, message: Message, queue: MessageQueue) -> None:
+    number(producer.options.retries)  # right: TransactionProducer.options
+    nothing(producer.options)  # wrong: TransactionProducer.options
+    status(producer.send(message, timeout=1.0).status)  # right: TransactionProducer.send
+    producer.send("text")  # wrong: TransactionProducer.send
+    sent(producer.send_async(message, queue=queue))  # right: TransactionProducer.send_async
+    producer.send_async(message, selector=one)  # wrong: TransactionProducer.send_async
+    status(producer.send_batch([message])[0].status)  # right: TransactionProducer.send_batch
+    producer.send_batch(message)  # wrong: TransactionProducer.send_batch
+    sent(producer.send_batch_async([message])[0])  # right: TransactionProducer.send_batch_async
+    producer.send_batch_async(message)  # wrong: TransactionProducer.send_batch_async
+    producer.send_oneway(message, sharding_key="key")  # right: TransactionProducer.send_oneway
+    producer.send_oneway(message, sharding_key=1)  # wrong: TransactionProducer.send_oneway
+    answer: ReceivedMessage = producer.request(message, timeout=1.0)  # right: TransactionProducer.request
+    producer.request(b"a body")  # wrong: TransactionProducer.request
+    producer.reply(answer, b"a body", properties={"a": "b"})  # right: TransactionProducer.reply
+    producer.reply(message, b"a body")  # wrong: TransactionProducer.reply
+    text(producer.recall(producer.send(message)))  # right: TransactionProducer.recall
+    producer.recall(message)  # wrong: TransactionProducer.recall
+    producer.flush()  # right: TransactionProducer.flush
+    producer.flush("now")  # wrong: TransactionProducer.flush
+    print(producer.send_encoded("orders", b"", 1, queue=queue))  # right: TransactionProducer.send_encoded
+    producer.send_encoded("orders", "", 1)  # wrong: TransactionProducer.send_encoded
+    queues(producer.queues("orders"))  # right: TransactionProducer.queues
+    producer.queues(queue)  # wrong: TransactionProducer.queues
+
+
 async def aio_transactions(producer: aio.TransactionProducer, message: Message) -> None:
     aio.TransactionProducer("payers", check=decided)  # right: aio.TransactionProducer
     aio.TransactionProducer("payers", check=text)  # wrong: aio.TransactionProducer
@@ -597,6 +624,33 @@ async def aio_transactions(producer: aio.TransactionProducer, message: Message) 
     await producer.send_in_transaction(message, one)  # wrong: aio.TransactionProducer.send_in_transaction
     await producer.close()  # right: aio.TransactionProducer.close
     await producer.close("now")  # wrong: aio.TransactionProducer.close
+
+
+async def aio_ordinary_sends(
+    producer: aio.TransactionProducer, message: Message, queue: MessageQueue
+) -> None:
+    number(producer.options.retries)  # right: aio.TransactionProducer.options
+    nothing(producer.options)  # wrong: aio.TransactionProducer.options
+    status((await producer.send(message, timeout=1.0)).status)  # right: aio.TransactionProducer.send
+    await producer.send("text")  # wrong: aio.TransactionProducer.send
+    sent(await producer.send_async(message, queue=queue))  # right: aio.TransactionProducer.send_async
+    await producer.send_async(message, selector=one)  # wrong: aio.TransactionProducer.send_async
+    status((await producer.send_batch([message]))[0].status)  # right: aio.TransactionProducer.send_batch
+    await producer.send_batch(message)  # wrong: aio.TransactionProducer.send_batch
+    sent((await producer.send_batch_async([message]))[0])  # right: aio.TransactionProducer.send_batch_async
+    await producer.send_batch_async(message)  # wrong: aio.TransactionProducer.send_batch_async
+    await producer.send_oneway(message, sharding_key="key")  # right: aio.TransactionProducer.send_oneway
+    await producer.send_oneway(message, sharding_key=1)  # wrong: aio.TransactionProducer.send_oneway
+    answer: ReceivedMessage = await producer.request(message)  # right: aio.TransactionProducer.request
+    await producer.request(b"a body")  # wrong: aio.TransactionProducer.request
+    await producer.reply(answer, b"a body")  # right: aio.TransactionProducer.reply
+    await producer.reply(message, b"a body")  # wrong: aio.TransactionProducer.reply
+    text(await producer.recall("handle"))  # right: aio.TransactionProducer.recall
+    await producer.recall(message)  # wrong: aio.TransactionProducer.recall
+    await producer.flush()  # right: aio.TransactionProducer.flush
+    await producer.flush("now")  # wrong: aio.TransactionProducer.flush
+    queues(await producer.queues("orders"))  # right: aio.TransactionProducer.queues
+    await producer.queues(queue)  # wrong: aio.TransactionProducer.queues
 
 
 async def aio_producers(producer: aio.Producer, message: Message, queue: MessageQueue) -> None:

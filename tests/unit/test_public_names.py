@@ -82,10 +82,13 @@ MEMBERS = {
     "Transaction": """
         begin commit confirmed end message result rollback state transaction_id
     """,
-    "TransactionProducer": "close group send_in_transaction start transaction",
+    "TransactionProducer": """
+        close flush group options queues recall reply request send send_async send_batch
+        send_batch_async send_encoded send_in_transaction send_oneway start transaction
+    """,
     "TransactionState": "COMMIT ROLLBACK UNKNOWN",
 }
-ONLY_BLOCKING = {"Producer.send_encoded"}
+ONLY_BLOCKING = {"Producer.send_encoded", "TransactionProducer.send_encoded"}
 WITH_TWO_FACES = (
     "Admin",
     "Producer",
@@ -170,7 +173,7 @@ def test_help_explains_every_member_and_parameter(name):
 def _explained(kind: type, member: str) -> bool:
     found = getattr(kind, member, None)
     if found is None:  # an attribute that the class body annotates
-        return member in kind.__annotations__
+        return any(member in vars(each).get("__annotations__", ()) for each in kind.__mro__)
     return bool(inspect.getdoc(found))
 
 

@@ -65,7 +65,7 @@ LONG_MODULES = {
     "drills/failover/checker.py": 520,
     "drills/sim/cluster.py": 640,
     "drills/sim/disk.py": 580,
-    "tests/data/uses.py": 890,  # a table: two lines for each public name
+    "tests/data/uses.py": 950,  # a table: two lines for each public name
     "tests/rigs/machine_world.py": 900,
     "tests/unit/test_amnesia.py": 1100,
     "tests/unit/test_bad_input.py": 640,

@@ -18,6 +18,7 @@ from saturnmq.client.producer.transactions import TransactionProducer, Transacti
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import Message, ReceivedMessage
 from saturnmq.runtime.errors import (
+    ClientClosed,
     InvalidParameter,
     SaturnError,
     SystemBusy,
@@ -267,11 +268,11 @@ def test_wrong_uses_are_refused() -> None:
             await late.commit()
         lost = await producer.transaction(Message("T", b"lost")).begin()
         lost._result = late._result
-        producer._group = "others"
+        producer._transactions._group = "others"
         with pytest.raises(TransactionFailed, match="producer group wrong"):
             await lost.rollback()
         assert await here.bodies() == []
-        producer._group = "payers"
+        producer._transactions._group = "payers"
         await producer.close()
         await here.broker.close()
 
@@ -319,11 +320,70 @@ def test_it_remembers_so_many_transactions(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(4):
             async with producer.transaction(Message("T", b"x")):
                 pass
-        assert len(producer._known) == 2
+        assert len(producer._transactions._known) == 2
         await producer.close()
         await here.broker.close()
 
     run(body)
+
+
+def test_ordinary_messages_go_beside_the_transactions() -> None:
+    async def body(world: World) -> None:
+        here = await setting(world)
+        check = Told(COMMIT)
+        producer = await here.producer(check)
+        replier = aio.Producer("repliers", here.nameserver, runtime=world.node("replier"))
+        consumer = aio.PullConsumer(
+            "repliers", here.nameserver, from_beginning=True, runtime=world.node("consumer")
+        )
+        consumer.subscribe("questions")
+        async with producer.transaction(Message("T", b"in one")) as transaction:
+            result = await producer.send(Message("T", b"sent"))
+            handle = await producer.send_async(Message("T", b"later"))
+            assert (result.ok, (await handle).ok) == (True, True)
+            assert sorted(await here.bodies()) == [b"later", b"sent"]
+            await transaction.end(UNKNOWN)
+        await world.until(lambda: here.pending == 0)  # the broker has asked this producer
+        assert sorted(await here.bodies()) == [b"in one", b"later", b"sent"]
+        assert producer.options.retries == 2  # a half has none
+        async with replier, consumer:
+            asking = asyncio.create_task(producer.request(Message("questions", b"?"), timeout=30))
+            while not (questions := await consumer.poll(1.0)):
+                pass
+            await replier.reply(questions[0], b"!")
+            assert (await asking).body == b"!"
+        last = await producer.send_async(Message("T", b"last"))
+        await producer.close()
+        assert last.done()
+        assert here.errors == []
+        await here.broker.close()
+
+    run(body)
+
+
+def test_the_blocking_producer_sends_ordinary_messages_too(tmp_path: Path) -> None:
+    def check(message: ReceivedMessage) -> TransactionState:
+        return ROLLBACK
+
+    with served(tmp_path) as nameserver:
+        producer = BlockingProducer("payers", nameserver, check=check, namespace="space")
+        with pytest.raises(ClientClosed, match="not started"):
+            producer.transaction(Message("T", b"x"))
+        with (
+            producer,
+            PullConsumer("readers", nameserver, namespace="space", from_beginning=True) as consumer,
+        ):
+            with producer.transaction(Message("T", b"in one")):
+                producer.send(Message("T", b"sent"))
+            handles = [producer.send_async(Message("T", b"%d" % n)) for n in range(100)]
+            assert all(handle.result(30).ok for handle in handles)
+            consumer.subscribe("T")
+            got: list[bytes] = []
+            while len(got) < 102:
+                got += [bytes(message.body) for message in consumer.poll(30.0)]
+        assert {b"in one", b"sent", b"0", b"99"} <= set(got)
+        with pytest.raises(ClientClosed):
+            producer.send(Message("T", b"x"))
 
 
 def test_the_blocking_producer_runs_the_local_transaction_in_the_callers_thread(

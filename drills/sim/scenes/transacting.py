@@ -102,7 +102,7 @@ class Dealer(ClientMachine):
     async def die(self) -> None:
         """`kill -9`."""
         self.dead = True
-        at_exit.forget(self.producer._producer._settle)  # a killed program settles nothing
+        at_exit.forget(self.producer._settle)  # a killed program settles nothing
         self.runtime.power_off()
         await self.runtime.settle()
 
