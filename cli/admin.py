@@ -20,6 +20,7 @@ from saturnmq.cli.output import (
     Nameserver,
     emit,
     fail,
+    pairs,
     table,
 )
 from saturnmq.cli.topics import admin
@@ -181,16 +182,6 @@ def _tell_settings(found: dict[str, dict[str, str]], as_json: bool) -> None:
 Settings = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="RocketMQ's keys.")]
 
 
-def _changes(settings: list[str]) -> dict[str, str]:
-    changes: dict[str, str] = {}
-    for each in settings:
-        key, found, value = each.partition("=")
-        if not found:
-            fail(f"{each!r} is no KEY=VALUE")
-        changes[key.strip()] = value.strip()
-    return changes
-
-
 @app.command("set")
 def set_(
     settings: Settings,
@@ -203,7 +194,7 @@ def set_(
     docs/configuration.md says which can be changed; a change that shall stay belongs in the
     broker's file as well.
     """
-    changes = _changes(settings)
+    changes = pairs(settings, "setting")
     with admin(nameserver) as client:
         nodes = _nodes(client, broker)
         for node in nodes:
@@ -230,7 +221,7 @@ def nameserver_set(
     settings: Settings, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
 ) -> None:
     """Change settings of running nameservers, of each that is given, until they stop."""
-    changes = _changes(settings)
+    changes = pairs(settings, "setting")
     with admin(nameserver) as client:
         client.change_nameserver_settings(changes)
         addresses = client.nameserver_settings().keys()

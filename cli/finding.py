@@ -8,7 +8,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
-from saturnmq.cli.messages import facts
+from saturnmq.cli.consuming import facts
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
     TIME_HELP,

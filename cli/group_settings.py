@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
-from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, table
-from saturnmq.cli.topics import Attributes, Without, admin, as_text, attributes_in, named
+from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, pairs, table
+from saturnmq.cli.topics import Attributes, Without, admin, as_text, named
 from saturnmq.protocol.retry_policy import (
     KEY,
     CustomizedRetryPolicy,
@@ -92,7 +92,7 @@ def _command(verb: Callable[[Any, str, dict[str, Any]], None], about: str) -> Ca
         nameserver: Nameserver = DEFAULT_NAMESERVER,
         as_json: AsJson = False,
     ) -> None:
-        attributes = {**attributes_in(attribute), **dict.fromkeys(without or ())}
+        attributes = {**pairs(attribute, "--attribute"), **dict.fromkeys(without or ())}
         settings = {
             "max_retries": max_retries,
             "retry_queues": retry_queues,

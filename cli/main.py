@@ -17,6 +17,7 @@ from saturnmq.cli import (
     admin,
     bench,
     cluster,
+    consuming,
     demo,
     drill,
     finding,
@@ -24,6 +25,7 @@ from saturnmq.cli import (
     messages,
     nodes,
     pipeline,
+    requests,
     store,
     topics,
 )
@@ -47,7 +49,9 @@ app.add_typer(cluster.app, name="cluster")
 app.add_typer(topics.topic_app, name="topic")
 app.add_typer(groups.group_app, name="group")
 app.command("produce")(messages.produce)
-app.command("consume")(messages.consume)
+app.command("consume")(consuming.consume)
+app.command("request")(requests.request)
+app.command("reply")(requests.reply)
 app.add_typer(finding.message_app, name="message")
 app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")

@@ -1,4 +1,4 @@
-"""`saturnmq produce` and `consume`: messages in from lines, out to lines."""
+"""`saturnmq produce`: messages from lines."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import queue
 import signal
 import sys
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,19 +19,25 @@ from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
     TIME_HELP,
     AsJson,
+    ClientNamespace,
     Nameserver,
+    WriteTraces,
     addresses,
     emit,
     fail,
+    pairs,
     progress_bar,
     time_ms,
 )
-from saturnmq.cli.topics import admin, named
 
 WINDOW = 20_000  # sends under way at most: bounds memory, not speed
-POLL_MOST = 1_000
-POP_MOST = 32
-INVISIBLE_S = 60.0  # of a message that is being printed
+ENDS = ("commit", "rollback", "unknown")
+LATER, SENDING = "When it is delivered", "How it is sent"
+
+Properties = Annotated[
+    list[str] | None,
+    typer.Option("--property", metavar="NAME=VALUE", help="A property of each. Repeat for more."),
+]
 
 
 def produce(
@@ -45,23 +52,61 @@ def produce(
         ),
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Tag of every message.")] = None,
-    ordered: Annotated[
-        bool,
-        typer.Option("--ordered", help="Lines of one key go to one queue, in their order."),
-    ] = False,
+    properties: Properties = None,
     after: Annotated[
-        float | None, typer.Option(min=0, metavar="SECONDS", help="Deliver each so much later.")
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="Deliver each so much later.", rich_help_panel=LATER
+        ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"Deliver each then: {TIME_HELP}.")
+        str | None,
+        typer.Option(
+            metavar="TIME", help=f"Deliver each then: {TIME_HELP}.", rich_help_panel=LATER
+        ),
     ] = None,
-    group: Annotated[str, typer.Option(help="Producer group.")] = "saturnmq-cli",
+    delay_level: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Deliver each after the wait of this level.", rich_help_panel=LATER
+        ),
+    ] = None,
+    ordered: Annotated[
+        bool,
+        typer.Option(
+            "--ordered",
+            help="Lines of one key go to one queue, in their order.",
+            rich_help_panel=SENDING,
+        ),
+    ] = False,
+    one_way: Annotated[
+        bool,
+        typer.Option(
+            "--one-way",
+            help="Ask for no acknowledgement: some may be lost.",
+            rich_help_panel=SENDING,
+        ),
+    ] = False,
+    transaction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="commit|rollback|unknown",
+            help="Send each in a transaction that ends so; of an unknown end the broker asks the "
+            "group.",
+            rich_help_panel=SENDING,
+        ),
+    ] = None,
+    group: Annotated[
+        str, typer.Option(help="Producer group.", rich_help_panel=SENDING)
+    ] = "saturnmq-cli",
     acks: Annotated[
         bool,
         typer.Option(
             "--acks", help="Print what became of each line, one JSON object a line, as it comes."
         ),
     ] = False,
+    trace: WriteTraces = False,
+    namespace: ClientNamespace = "",
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
@@ -70,38 +115,78 @@ def produce(
     Exit status 0 only if all of them were acknowledged. Ctrl-C stops reading; what was read is
     still sent.
     """
-    from saturnmq import Producer
     from saturnmq.protocol.topics import check_topic
 
     check_topic(topic)
-    if after is not None and at is not None:
-        fail("give --after or --at")
+    waits = [way for way in (after, at, delay_level) if way is not None]
+    if len(waits) > 1:
+        fail("give --after, --at or --delay-level")
     if ordered and key_field is None:
         fail("--ordered wants --key-field, which says whose order is kept")
+    if transaction not in (None, *ENDS):
+        fail(f"--transaction {transaction!r}: it ends by {', '.join(ENDS)}")
+    if transaction is not None and (waits or one_way):
+        fail("a message in a transaction is neither delivered later nor sent one-way")
+    if one_way and acks:
+        fail("--one-way asks for no acknowledgement, so --acks has nothing to print")
     form = LineForm(
-        topic, key_field, tag, ordered, after, None if at is None else time_ms(at, "--at")
+        topic,
+        key_field,
+        tag,
+        ordered,
+        after,
+        None if at is None else time_ms(at, "--at"),
+        delay_level or 0,
+        pairs(properties, "--property"),
     )
     if file is not None and not file.is_file():
         fail(f"{file}: no such file")
+    options = {"trace": trace, "namespace": namespace}
+    producer, send = _sender(addresses(nameserver), group, transaction, one_way, options)
     with contextlib.ExitStack() as stack:
         lines = Lines(stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer)
-        producer = stack.enter_context(Producer(nameservers=addresses(nameserver), group=group))
+        stack.enter_context(producer)
         bar = stack.enter_context(progress_bar())
-        sending = stack.enter_context(LineSender(producer, form, acks))
+        sending = stack.enter_context(LineSender(send, form, acks))
         task = bar.add_task(f"producing to {topic}", total=None)
         for line in lines:
             sending.send(line.rstrip(b"\r\n"))
             if sending.sent % 1_000 == 0:
                 bar.update(task, completed=sending.acked)
     sent, acked = sending.sent, sending.acked
+    done = "sent" if one_way else "acknowledged"
     if as_json:
-        emit({"topic": topic, "sent": sent, "acknowledged": acked, "failed": sent - acked})
+        counts = {"sent": sent} if one_way else {"sent": sent, "acknowledged": acked}
+        emit({"topic": topic, **counts, "failed": sent - acked})
     else:
-        summary = f"{acked:,} of {sent:,} messages acknowledged"
+        summary = f"{acked:,} of {sent:,} messages {done}"
         print(summary, file=sys.stderr if acks else sys.stdout)
     if acked != sent:
-        fail(f"{sent - acked:,} not acknowledged; the last: {sending.problem}")
+        fail(f"{sent - acked:,} not {done}; the last: {sending.problem}")
     raise typer.Exit(130 if lines.interrupted else 0)
+
+
+def _sender(
+    nameservers: list[str],
+    group: str,
+    transaction: str | None,
+    one_way: bool,
+    options: Mapping[str, Any],
+) -> tuple[Any, Callable[[Any], Any]]:
+    """A producer, and the way in which it sends a message: it gives a handle, a Transaction that
+    has ended, or nothing."""
+    from saturnmq import Producer, TransactionProducer, TransactionState
+
+    if transaction is None:
+        producer = Producer(group, nameservers, **options)
+        return producer, producer.send_oneway if one_way else producer.send_async
+    state = TransactionState[transaction.upper()]
+
+    def check(message: Any) -> TransactionState:
+        return TransactionState.UNKNOWN  # another member of the group has to say it
+
+    dealer = TransactionProducer(group, nameservers, check=check, **options)
+    return dealer, partial(dealer.send_in_transaction, local=lambda message, arg: state)
 
 
 @dataclass(frozen=True)
@@ -109,18 +194,27 @@ class LineForm:
     """How a line becomes a message."""
 
     topic: str
-    key_field: str | None
-    tag: str | None
-    ordered: bool
-    after_s: float | None
-    at_ms: int | None
+    key_field: str | None = None
+    tag: str | None = None
+    ordered: bool = False
+    after_s: float | None = None
+    at_ms: int | None = None
+    delay_level: int = 0
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     def message(self, body: bytes) -> Any:
         """ValueError: the line has no key."""
         from saturnmq import Message, deliver_after, deliver_at
 
         key = _key(body, self.key_field) if self.key_field else None
-        message = Message(self.topic, body, tag=self.tag, keys=() if key is None else key)
+        message = Message(
+            self.topic,
+            body,
+            tag=self.tag,
+            keys=() if key is None else key,
+            properties=self.properties,
+            delay_level=self.delay_level,
+        )
         if self.ordered:
             message.sharding_key = key
         if self.after_s is not None:
@@ -169,8 +263,9 @@ class LineSender:
     that they are told while standard input is still open.
     """
 
-    def __init__(self, producer: Any, form: LineForm, acks: bool) -> None:
-        self._producer = producer
+    def __init__(self, send: Callable[[Any], Any], form: LineForm, acks: bool) -> None:
+        """`send` as `_sender` gives it."""
+        self._send = send
         self._form = form
         self._acks = acks
         self._room = threading.Semaphore(WINDOW)
@@ -200,7 +295,7 @@ class LineSender:
         self.sent += 1
         handle: Any
         try:
-            handle = self._producer.send_async(self._form.message(body))
+            handle = self._send(self._form.message(body))
         except (SaturnError, ValueError) as problem:
             handle = problem
         self._waiting.put((self.sent, handle))
@@ -217,29 +312,43 @@ class LineSender:
                     self._silent = True
 
     def _settle(self, line: int, handle: Any) -> dict[str, Any]:
-        from saturnmq import SaturnError, recall_handle
+        from saturnmq import SaturnError
 
         try:
             if isinstance(handle, Exception):
                 raise handle
-            result = handle.result()
+            stored, facts = _outcome(handle)
         except (SaturnError, ValueError) as problem:
             self.problem = f"line {line}: {problem}"
             return {"line": line, "status": type(problem).__name__, "error": str(problem)}
-        if result.ok:
+        if stored:
             self.acked += 1
         else:
-            self.problem = f"line {line}: stored, but {result.status.value}"
-        recall = recall_handle(result)
-        return {
-            "line": line,
-            "status": result.status.value,
-            "id": result.message_id,
+            self.problem = f"line {line}: stored, but {facts['status']}"
+        return {"line": line, **facts}
+
+
+def _outcome(handle: Any) -> tuple[bool, dict[str, Any]]:
+    """Whether a message is stored as safely as its broker's mode says, and its place; waits for
+    that. A one-way message has no outcome."""
+    from saturnmq import Transaction, recall_handle
+
+    if handle is None:
+        return True, {}
+    is_transaction = isinstance(handle, Transaction)
+    result = handle.result if is_transaction else handle.result()
+    facts: dict[str, Any] = {"status": result.status.value, "id": result.message_id}
+    if is_transaction:  # the place of its half is of no use to anybody
+        facts |= {"transaction": handle.state.name.lower(), "confirmed": handle.confirmed}
+    else:
+        facts |= {
             "broker": result.queue.broker_name,
             "queue": result.queue.queue_id,
             "offset": result.queue_offset,
-            **({"recall": recall} if recall else {}),
         }
+        recall = recall_handle(result)
+        facts |= {"recall": recall} if recall else {}
+    return result.ok, facts
 
 
 def _key(body: bytes, field: str) -> str:
@@ -256,118 +365,3 @@ def _key(body: bytes, field: str) -> str:
         raise ValueError(f"--key-field {field}: no JSON object: {body[:60]!r}") from None
     except KeyError:
         raise ValueError(f"--key-field {field}: not in {body[:60]!r}") from None
-
-
-def consume(
-    topic: str,
-    group: Annotated[str, typer.Option(help="Consumer group: it remembers how far it came.")],
-    tag: Annotated[str, typer.Option(help="Tags to take: 'A || B', or * for all.")] = "*",
-    sql: Annotated[
-        str | None, typer.Option(help="Messages to take: \"price > 3 AND region = 'eu'\" (SQL92).")
-    ] = None,
-    count: Annotated[
-        int, typer.Option("-n", "--count", min=0, help="End after that many; 0 = never.")
-    ] = 0,
-    from_beginning: Annotated[
-        bool,
-        typer.Option(
-            "--from-beginning",
-            help="A new group starts with the oldest message, however large the topic is.",
-        ),
-    ] = False,
-    pop: Annotated[
-        bool,
-        typer.Option(
-            "--pop", help="Receive and acknowledge each message, beside others that do so."
-        ),
-    ] = False,
-    nameserver: Nameserver = DEFAULT_NAMESERVER,
-    as_json: AsJson = False,
-) -> None:
-    """Print the body of every message.
-
-    With --json one object a line. Ends after -n messages or with Ctrl-C, and the group goes on
-    behind the last one printed.
-
-    A new group starts with the oldest message of a topic that is still in its broker's memory from
-    the first message on, and at the end of a larger one.
-    """
-    from saturnmq import Sql
-
-    if sql is not None and tag != "*":
-        fail("give --tag or --sql; a condition may name the tag: TAGS = 'A'")
-    expression = tag if sql is None else Sql(sql)
-    with admin(nameserver) as client, named(topic, client):
-        client.route(topic)
-    read = _popped if pop else _polled
-    lists = read(group, addresses(nameserver), topic, expression, count, from_beginning)
-    with contextlib.closing(lists):
-        for messages in lists:
-            # An error here leaves all of these undone: they come again.
-            for message in messages:
-                _print_message(message, as_json)
-            sys.stdout.flush()
-
-
-def _polled(
-    group: str, nameservers: Any, topic: str, expression: Any, count: int, from_beginning: bool
-) -> Generator[list[Any], None, None]:
-    """Lists of messages, each consumed for the group when the next one is asked for."""
-    from saturnmq import PullConsumer
-    from saturnmq.protocol.topics import retry_topic
-
-    consumer = PullConsumer(group, nameservers=nameservers, from_beginning=from_beginning)
-    consumer.subscribe(topic, expression)
-    consumer.subscribe(retry_topic(group))  # messages that other members of the group sent back
-    taken = 0
-    with consumer:
-        while not count or taken < count:
-            most = min(POLL_MOST, count - taken) if count else POLL_MOST
-            messages = consumer.poll(timeout_s=60.0, max_messages=most)
-            yield messages
-            taken += len(messages)
-
-
-def _popped(
-    group: str, nameservers: Any, topic: str, expression: Any, count: int, from_beginning: bool
-) -> Generator[list[Any], None, None]:
-    """The same for a group whose members receive messages for a time."""
-    from saturnmq import SimpleConsumer
-
-    consumer = SimpleConsumer(group, nameservers=nameservers, from_beginning=from_beginning)
-    consumer.subscribe(topic, expression)
-    taken = 0
-    with consumer:
-        while not count or taken < count:
-            most = min(POP_MOST, count - taken) if count else POP_MOST
-            messages = consumer.receive(most, invisible_s=INVISIBLE_S)
-            yield messages
-            if messages:
-                consumer.ack(messages)
-            taken += len(messages)
-
-
-def _print_message(message: Any, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(facts(message)))
-    else:
-        sys.stdout.buffer.write(bytes(message.body) + b"\n")
-
-
-def facts(message: Any) -> dict[str, Any]:
-    """The facts of one received message, as JSON can hold them."""
-    return {
-        "topic": message.topic,
-        "broker": message.broker_name,
-        "queue": message.queue_id,
-        "offset": message.queue_offset,
-        "id": message.message_id,
-        "offset_id": message.offset_message_id,
-        "tag": message.tag,
-        "keys": message.keys if isinstance(message.keys, str) else list(message.keys),
-        "stored": message.store_timestamp,
-        "born": message.born_timestamp,
-        "deliveries": message.reconsume_times,
-        "properties": dict(message.properties),
-        "body": bytes(message.body).decode("utf-8", "replace"),
-    }

@@ -33,6 +33,12 @@ Nameserver = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, do nothing.")]
+ClientNamespace = Annotated[
+    str, typer.Option("--namespace", help="Topic and group are NAMESPACE%NAME for the brokers.")
+]
+WriteTraces = Annotated[
+    bool, typer.Option("--trace", help="Write a trace of each message, for `message trace`.")
+]
 TIME_HELP = "ISO 8601 (local time unless it says a zone) or milliseconds since 1970"
 
 
@@ -66,6 +72,17 @@ def fail(text: str) -> NoReturn:
     """End with exit status 1 and one line that says why."""
     print(f"saturnmq: {text}", file=sys.stderr)
     raise typer.Exit(1)
+
+
+def pairs(texts: Sequence[str] | None, what: str) -> dict[str, str]:
+    """Each NAME=VALUE that was given as `what`."""
+    named = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            fail(f"{what} {text!r}: it is NAME=VALUE")
+        named[name] = value
+    return named
 
 
 def time_ms(text: str, option: str) -> int:

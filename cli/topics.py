@@ -18,6 +18,7 @@ from saturnmq.cli.output import (
     emit,
     fail,
     may_destroy,
+    pairs,
     shared_secret,
     table,
     tell_names,
@@ -34,22 +35,11 @@ Attributes = Annotated[
 Without = Annotated[list[str] | None, typer.Option(help="The name of an attribute to remove.")]
 
 
-def attributes_in(pairs: list[str] | None) -> dict[str, str]:
-    """The attributes that were given."""
-    named = {}
-    for pair in pairs or ():
-        name, equals, value = pair.partition("=")
-        if not equals:
-            fail(f"--attribute {pair!r}: it is NAME=VALUE")
-        named[name] = value
-    return named
-
-
-def admin(nameserver: str) -> Any:
+def admin(nameserver: str, namespace: str = "") -> Any:
     servers = addresses(nameserver)
     from saturnmq import Admin
 
-    return Admin(nameservers=servers, **shared_secret())
+    return Admin(nameservers=servers, namespace=namespace, **shared_secret())
 
 
 @contextlib.contextmanager
@@ -91,7 +81,7 @@ def create(
             write_queues=write_queues,
             read_queues=read_queues,
             message_type=kind and kind.upper(),
-            attributes=attributes_in(attribute),
+            attributes=pairs(attribute, "--attribute"),
             order=order,
         )
         queues_made = client.describe_topic(topic)
@@ -123,7 +113,7 @@ def alter(
     queues, lower the number to read from. Messages left in those could not be read any more, so the
     command asks before it removes them.
     """
-    attributes = {**attributes_in(attribute), **dict.fromkeys(without or ())}
+    attributes = {**pairs(attribute, "--attribute"), **dict.fromkeys(without or ())}
     if write_queues is None and read_queues is None and perm is None and not attributes:
         fail(
             "nothing to change: give --write-queues, --read-queues, --perm, --attribute or "

@@ -118,7 +118,7 @@ def test_settings_of_running_nameservers_are_shown_and_changed(
     assert run("admin", "nameserver-set", SCAN) == (
         1,
         "",
-        f"saturnmq: '{SCAN}' is no KEY=VALUE\n",
+        f"saturnmq: setting '{SCAN}': it is NAME=VALUE\n",
     )
     assert SCAN in run("admin", "nameserver-settings")[1]
 
