@@ -18,16 +18,21 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 PATIENCE_S = 30.0
 # A line of each, which none of them prints before the last of its messages has come.
 LINES = {
+    "broadcasting": "south: apple 3, pear 5, plum 2",
     "dead_letters": "invoice-2: paid 40 thalers",
     "fifo": "carl: opened, paid in 100, withdrew 30, closed",
     "filters": "by a condition: order 3",
     "one_way": "4 readings",
+    "ordered_pop": "given up: mill, melt",
+    "own_offsets": "80 by the audit",
     "request_reply": "[20, 22] -> 42",
     "retries": "to a busy bank: paid, attempt 2",
     "timed": "order 3",
     "trace": "SubAfter readers ok",
     "transactions": "payment d: 900 cents",
+    "typed_topics": "reminders: message.type=DELAY",
 }
+WITH_A_FILE = ("own_offsets", "transactions")
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +45,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 @pytest.mark.parametrize("name", LINES)
 def test_the_example_runs_at_a_replicated_cluster(
-    cluster: LocalCluster, tmp_path: Path, name: str
+    cluster: LocalCluster, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    more = [str(tmp_path / "payments.db")] if name == "transactions" else []
+    monkeypatch.setenv("HOME", str(tmp_path))  # of the offsets of a broadcasting consumer
+    more = [str(tmp_path / "example.db")] if name in WITH_A_FILE else []
     lines = printed_by(name, cluster.nameservers[0], *more)
     assert any(line.startswith(LINES[name]) for line in lines), lines
 
