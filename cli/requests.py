@@ -114,7 +114,7 @@ def reply(
     replies = Replies(command, timeout, count)
     with admin(nameserver, namespace) as client, named(topic, client):
         client.route(topic)
-    options = {"nameservers": addresses(nameserver), "namespace": namespace}
+    options: dict[str, Any] = {"nameservers": addresses(nameserver), "namespace": namespace}
     with Producer(GROUP, **options) as producer:
         consumer = PushConsumer(
             group,
