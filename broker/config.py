@@ -66,8 +66,7 @@ class BrokerConfig:
     ha_port: int = setting("haListenPort", 10912, 0, 65_535)
     """The port for slaves; `listenPort` + 1 if only that is given."""
     grpc_port: int = setting("grpcServerPort", 8081, -1, 65_535, rocketmq="8081, of its proxy")
-    """The port for clients of the gRPC API, with TLS or plain text; 0 is any free port, -1 serves
-    none."""
+    """The port for clients of the gRPC API, with TLS or plain text; 0: any free port, -1: none."""
     tls_certificate: str = setting("tlsCertPath", "", rocketmq="a file of its proxy")
     """The certificate of the gRPC port and the chain behind it (PEM). Changed files serve from the
     next connection on."""
@@ -149,8 +148,7 @@ class BrokerConfig:
     trace_topic: str = setting("msgTraceTopicName", TRACE_TOPIC)
     """The name of that topic."""
     max_message_bytes: int = setting("maxMessageSize", 4 << 20, 1, MAX_FRAME - REST_BYTES)
-    """A message with a larger body is refused, and so is a larger batch. The most is what a frame
-    of Remoting, 16 MiB, has room for."""
+    """A message or a batch with a larger body is refused. The most fits into a Remoting frame."""
     look_micros: int = setting("lookMicros", 100, 0, 10_000, rocketmq=OURS)
     """After a request the broker looks for the next one for so many microseconds before it sleeps,
     unless others want the processor, or looking was in vain lately. Where idle processors halt, a

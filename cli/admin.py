@@ -240,7 +240,7 @@ def export(
 ) -> None:
     """Write topics, groups and settings of the cluster as one JSON document.
 
-    Secrets are hidden in it. What each broker counts and how it does is in `admin status --json`.
+    Secrets are hidden in it. `admin status --json` has the figures and the state of each broker.
     """
     with admin(nameserver) as client:
         text = json.dumps(client.export(), indent=2, sort_keys=True) + "\n"

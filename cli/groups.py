@@ -106,7 +106,7 @@ def stacks(
 ) -> None:
     """Show what a member of a group is doing: the stacks of its threads, as it prints them."""
     with admin(nameserver) as client:
-        _known(client, group)
+        known_group(client, group)
         text = client.member_stacks(group, client_id)
     if as_json:
         emit({"group": group, "client": client_id, "stacks": text})

@@ -211,7 +211,9 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
 
     def suspend(self) -> None:
         """Calls the listener no more, until resume(). Calls that run go on to their end; queues,
-        locks and the messages that are pulled already stay here and wait.
+        locks and the messages that are pulled already stay here and wait. Of topics that the group
+        was told to pop no more messages are popped, and those that wait here go to other members
+        when their time is over.
         """
         self._call(self._target.suspend)
 

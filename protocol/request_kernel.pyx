@@ -60,7 +60,7 @@ cdef struct Field:
     const char *name
     Py_ssize_t name_size
     const char *long_name
-    Py_ssize_t long_size
+    Py_ssize_t long_size  # -1 if there is none: a name that came may be empty
     int64_t least, most
 
 
@@ -91,7 +91,7 @@ cdef class Fields:
             name = given.name.encode()
             self.kept.append(name)
             field.name, field.name_size = PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name)
-            field.long_name, field.long_size = NULL, 0
+            field.long_name, field.long_size = NULL, -1
             if given.long is not None:
                 name = given.long.encode()
                 self.kept.append(name)

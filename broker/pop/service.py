@@ -132,13 +132,9 @@ class PopService:
 
     def _step(self, now: float) -> None:
         """End leases, forget idle lanes, and record leases again whose records are old."""
-        ready: dict[tuple[str, str], None] = {}
-        for lease in self.leases.expire(now, EXPIRED_AT_ONCE):
-            place = lease.lane.place
-            ready[place.group, place.topic] = None
-        for lane in self._shares.released(now):
-            ready[lane.place.group, lane.place.topic] = None
-        for group, topic in ready:
+        over = [lease.lane for lease in self.leases.expire(now, EXPIRED_AT_ONCE)]
+        lanes = (*over, *self._shares.released(now))
+        for group, topic in dict.fromkeys((lane.place.group, lane.place.topic) for lane in lanes):
             self.on_ready(group, topic)
         if now >= self._scan_at:
             self._scan_at = now + SCAN_S

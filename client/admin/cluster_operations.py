@@ -16,7 +16,7 @@ from saturnmq.runtime.errors import RouteNotFound
 
 
 class ClusterOperations(Operations):
-    """What an Admin does with the servers of a cluster."""
+    """The operations of an Admin on the servers of a cluster."""
 
     async def cluster(self) -> list[BrokerNode]:
         """Every broker that the nameserver knows."""

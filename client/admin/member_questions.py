@@ -30,7 +30,7 @@ class DirectConsumption(NamedTuple):
     milliseconds: int
     """The time that the listener took."""
     remark: str
-    """What the consumer says of a failure; often nothing."""
+    """The consumer's words about a failure; often empty."""
 
     @property
     def success(self) -> bool:

@@ -16,7 +16,7 @@ from saturnmq.runtime.errors import QueryNotFound, TopicNotExist
 
 
 class MessageOperations(Operations):
-    """What an Admin does with single messages."""
+    """The operations of an Admin on single messages."""
 
     async def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
         """The message that an offset message id (of a SendResult) names; asks the broker in it."""

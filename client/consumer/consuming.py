@@ -59,7 +59,7 @@ class Consumption:
         self._send_back = send_back
         self._runs: dict[MessageRun, AssignedQueue] = {}  # under way: the run of the listener
         self._idle = asyncio.Event()
-        self._suspended = False
+        self.suspended = False
 
     def begin(self, held: AssignedQueue, asked_at: float) -> None:
         """Start on a queue that is ours from now on; its lock was asked for at `asked_at`
@@ -72,13 +72,13 @@ class Consumption:
     def suspend(self) -> None:
         """Call the listener no more until `resume`. Runs under way end with their present call; the
         rest of their messages waits with the others."""
-        self._suspended = True
+        self.suspended = True
         for chunk, held in self._runs.items():
             held.state.split(chunk)
 
     def resume(self) -> None:
         """Call the listener again."""
-        self._suspended = False
+        self.suspended = False
 
     def look_after(self) -> None:
         """Look for listeners that hang; called every few seconds."""
@@ -169,7 +169,7 @@ class Concurrent(Consumption):
 
     def _dispatch(self) -> None:
         """Starts runs while there is work and room."""
-        while self._round and self._has_room() and not self._suspended:
+        while self._round and self._has_room() and not self.suspended:
             turn = self._round.popleft()
             chunk = None if turn.state.dropped else turn.state.take(self._caller.run_length)
             if chunk is None:
@@ -241,7 +241,7 @@ class Concurrent(Consumption):
         self._again(held, chunk)
 
     def _again(self, held: AssignedQueue, chunk: MessageRun) -> None:
-        if self._suspended:
+        if self.suspended:
             self._later.append((held, chunk))
         elif held.state.holds(chunk):
             self._start(held, chunk)
@@ -348,7 +348,7 @@ class InOrder(Consumption):
                     await self._runtime.sleep(self._pause(chunk))
 
     def _may_call(self, state: ProcessQueue) -> bool:
-        return not self._suspended and state.locked(self._runtime.monotonic())
+        return not self.suspended and state.locked(self._runtime.monotonic())
 
     async def _wait(self, held: AssignedQueue) -> None:
         """Wait for messages, for a lock, for the end of the suspension, or until it is dropped."""

@@ -172,7 +172,7 @@ class Membership:
         return Share(assign(self._how, self._core.client_id, queues, members.clients))
 
     async def _popped(self, topic: str, members: Members) -> list[MessageQueue] | None:
-        """What to pop of a topic; None if the group pulls it."""
+        """The queues to pop of a topic; None if the group pulls it."""
         if members.pops is not None and topic not in members.pops:
             return None
         question = {

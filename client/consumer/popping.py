@@ -27,11 +27,11 @@ from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consuming import Concurrent
 from saturnmq.client.consumer.holdings import CLOSE_WAIT_S
 from saturnmq.client.consumer.listening import Caller
-from saturnmq.client.consumer.pop_calls import ANY, PopCalls
+from saturnmq.client.consumer.pop_calls import PopCalls
+from saturnmq.client.consumer.pop_start import PopStart
 from saturnmq.client.consumer.process_queue import MessageRun
 from saturnmq.client.consumer.results import DEAD_LETTER, Retry
 from saturnmq.client.consumer.send_back import SendBack
-from saturnmq.client.consumer.starting import Baseline
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import Namespace
@@ -61,8 +61,8 @@ def check_invisible(seconds: float) -> None:
         )
 
 
-class PoppedQueue(AssignedQueue):
-    """What a member pops: a queue, or with the id -1 any queue of a topic at a broker. The batches
+class PopQueue(AssignedQueue):
+    """A queue that a member pops, or with the id -1 any queue of a topic at a broker. The batches
     of its state stand in no order."""
 
     def __init__(self, queue: MessageQueue) -> None:
@@ -124,12 +124,12 @@ class PopConsumption(Concurrent):
         super().look_after()
         now = self._runtime.monotonic()
         for chunk, held in self._runs.items():
-            assert isinstance(held, PoppedQueue)
+            assert isinstance(held, PopQueue)
             if held.left_s(chunk, now) <= 0:
                 chunk.ended = True
 
     def _start(self, held: AssignedQueue, chunk: MessageRun) -> None:
-        assert isinstance(held, PoppedQueue)
+        assert isinstance(held, PopQueue)
         if held.left_s(chunk, self._runtime.monotonic()) > 0:
             super()._start(held, chunk)
             return
@@ -189,7 +189,7 @@ def _wait_ms(level: int, attempts: int) -> int:
     return waits[min(level, len(waits)) - 1] if level else DEFAULT_POLICY.wait_ms(attempts)
 
 
-class Popping:
+class PoppedQueues:
     """The queues that one consumer pops. Loop thread only."""
 
     def __init__(
@@ -197,16 +197,14 @@ class Popping:
         calls: PopCalls,
         consumption: PopConsumption,
         subscriptions: Mapping[str, Subscription],
-        baseline: Baseline,
-        consume_from: str | int,
+        start: PopStart,
     ) -> None:
         self._core = calls.core
         self._calls = calls
         self.consumption = consumption
         self._subscriptions = subscriptions
-        self._baseline = baseline
-        self._consume_from = consume_from
-        self.held: dict[MessageQueue, PoppedQueue] = {}
+        self._start = start
+        self.held: dict[MessageQueue, PopQueue] = {}
 
     def topics(self) -> list[str]:
         """The topics that are popped now."""
@@ -219,16 +217,27 @@ class Popping:
         for queue in queues:
             if queue not in self.held:
                 log.info("popping %s", queue)
-                held = self.held[queue] = PoppedQueue(queue)
+                held = self.held[queue] = PopQueue(queue)
                 held.pulling = self._core.tasks.keep(partial(self._run, held), name=f"pop {queue}")
 
     @staticmethod
-    def _stop(held: PoppedQueue) -> None:
+    def _stop(held: PopQueue) -> None:
         held.stop_pulling()
         held.drop()
 
+    def suspend(self) -> None:
+        """Call the listener no more until `resume`, and pop no more: what waited for long enough
+        would have used up an attempt in vain."""
+        self.consumption.suspend()
+
+    def resume(self) -> None:
+        """Pop again, and call the listener again."""
+        self.consumption.resume()
+        for held in self.held.values():
+            held.space.set()
+
     def stop(self) -> None:
-        """Pop no more. What waits for the listener comes again when its time is over."""
+        """Pop no more. Messages that wait for the listener come again when their time is over."""
         for held in self.held.values():
             self._stop(held)
         self.held.clear()
@@ -243,23 +252,24 @@ class Popping:
                 )
             )
 
-    async def _run(self, held: PoppedQueue) -> None:
+    async def _run(self, held: PopQueue) -> None:
         clock, queue = self._core.runtime.monotonic, held.queue
         while not held.state.dropped:
             subscription = self._subscriptions.get(queue.topic)
             room = self.consumption.open_most(len(self.held)) - held.state.messages
-            if subscription is None or room <= 0:
+            if subscription is None or room <= 0 or self.consumption.suspended:
                 await held.wait_for_space()
                 continue
             asked = clock()
             try:
+                await self._start.place(queue)
                 found = await self._calls.pop(
                     queue,
                     subscription,
                     min(BATCH, room),
                     int(self.consumption.invisible_s * 1000),
                     HOLD_S,
-                    from_end=self._begins_at_end(queue),
+                    from_end=self._start.at_end(queue),
                 )
             except SaturnError as error:
                 log.info("pop of %s failed, again in %g s: %s", queue, ERROR_PAUSE_S, error)
@@ -272,15 +282,3 @@ class Popping:
                 self.consumption.arrived(held)
             elif clock() - asked < EMPTY_PAUSE_S:
                 await self._core.runtime.sleep(EMPTY_PAUSE_S)
-
-    def _begins_at_end(self, queue: MessageQueue) -> bool:
-        """Whether a group without an offset begins at the end: pop knows no start by time. A queue
-        that appeared after this consumer had joined is read from its beginning."""
-        if self._consume_from == "first":
-            return False
-        here = [
-            each
-            for each in self._core.subscribe_queues(queue.topic)
-            if each.broker_name == queue.broker_name and queue.queue_id in (ANY, each.queue_id)
-        ]
-        return any(map(self._baseline.is_older, here))

@@ -39,7 +39,8 @@ from saturnmq.client.consumer.offset_store import (
     offsets_of_instance,
 )
 from saturnmq.client.consumer.pop_calls import PopCalls
-from saturnmq.client.consumer.popping import INVISIBLE_S, PopConsumption, Popping
+from saturnmq.client.consumer.pop_start import PopStart
+from saturnmq.client.consumer.popping import INVISIBLE_S, PopConsumption, PoppedQueues
 from saturnmq.client.consumer.process_queue import FlowLimits, MessageRun
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.results import ConsumeResult, check_suspend
@@ -212,12 +213,11 @@ class PushConsumer:
         )
         self._held = self._holdings.held
         calls = PopCalls(self.core, group, self._namespace, ordered=False, verify_crc=verify_crc)
-        self._popping = Popping(
+        self._popping = PoppedQueues(
             calls,
             PopConsumption(*work, calls, self._namespace, max_reconsume, pop_invisible_s),
             self.subscriptions,
-            self.baseline,
-            self.consume_from,
+            PopStart(self.core, group, self.consume_from, self.baseline),
         )
         how = strategies.strategy(rebalance)
         popper = None if ordered or broadcasting else self._popping
@@ -285,12 +285,16 @@ class PushConsumer:
 
     def suspend(self) -> None:
         """Calls the listener no more, until resume(). Calls that run go on to their end; queues,
-        locks and the messages that are pulled already stay here and wait."""
+        locks and the messages that are pulled already stay here and wait. Of topics that the group
+        was told to pop no more messages are popped, and those that wait here go to other members
+        when their time is over."""
         self._consumption.suspend()
+        self._popping.suspend()
 
     def resume(self) -> None:
         """Calls the listener again."""
         self._consumption.resume()
+        self._popping.resume()
 
     async def close(self) -> None:
         """Lets running listeners end, commits, gives queues and locks back, leaves the group.

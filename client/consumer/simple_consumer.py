@@ -20,16 +20,15 @@ from saturnmq.client.consumer.consumer_data import heartbeat_entry
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consumption_traces import ReceiptTraces
 from saturnmq.client.consumer.pop_calls import ANY, PopCalls
+from saturnmq.client.consumer.pop_start import PopStart
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import find_queues, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
-from saturnmq.client.consumer.timed_start import TimedStart
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
-from saturnmq.protocol.pop_handle import PopHandle
 from saturnmq.protocol.pop_headers import INVISIBLE_MAX_MS
 from saturnmq.protocol.popped import handle_of
 from saturnmq.protocol.subscription import Expression
@@ -123,10 +122,8 @@ class SimpleConsumer:
             self.core, group, self._namespace, ordered=ordered, verify_crc=verify_crc
         )
         self._subscribed = Subscriptions(self.core, group, self._namespace, PATTERNS_S)
-        self._start_at: TimedStart | None = None
-        if isinstance(self.consume_from, int):
-            baseline = self._subscribed.baseline
-            self._start_at = TimedStart(self.core, group, self.consume_from, baseline)
+        baseline = self._subscribed.baseline
+        self._pop_start = PopStart(self.core, group, self.consume_from, baseline)
         self._traces = ReceiptTraces(self.core, self.group, trace) if trace else None
         self._send_back = SendBack(self.core, group, -1, self._namespace)
         self._tasks = ConsumerTasks(self.core.tasks, group)
@@ -275,27 +272,19 @@ class SimpleConsumer:
         subscription = self._subscribed.by_topic.get(source.topic)
         if subscription is None:  # unsubscribed meanwhile
             return []
-        if self._start_at is not None:
-            await self._start_at.place(*source)
+        queues = MessageQueue(*source, ANY)
+        await self._pop_start.place(queues)
         found = await self._calls.pop(
-            MessageQueue(*source, ANY),
+            queues,
             subscription,
             most,
             invisible_ms,
             hold_s,
-            from_end=self._begins_at_end(source),
+            from_end=self._pop_start.at_end(queues),
         )
         if self._traces is not None:
             self._traces.received(found)
         return found
-
-    def _begins_at_end(self, source: Source) -> bool:
-        """Whether a group without an offset begins at the end there: not in a topic that appeared
-        after this consumer had joined."""
-        is_older = self._subscribed.baseline.is_older
-        queues = self.core.subscribe_queues(source.topic)
-        here = [queue for queue in queues if queue.broker_name == source.broker]
-        return self.consume_from == "last" and any(map(is_older, here))
 
     async def _any(self, sources: Sequence[Source], hold_s: float) -> None:
         """Wait until a source has messages, at most so long."""

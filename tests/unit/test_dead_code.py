@@ -32,7 +32,6 @@ USED_ELSEWHERE = {
     # modules' own hooks
     "client/names/__init__.py": {"__dir__", "__getattr__"},
     "gateway/v2.py": {"__getattr__"},
-    "gateway/settings.py": {"multiplier"},  # of a message
     # Spark
     "pipeline/listener.py": {
         "duration_ms", "onQueryIdle", "onQueryProgress", "onQueryStarted", "onQueryTerminated",

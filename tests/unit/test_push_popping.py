@@ -293,6 +293,25 @@ def test_a_topic_that_the_consumer_leaves_is_popped_no_more() -> None:
     run(body)
 
 
+def test_a_suspended_consumer_pops_no_more_until_it_is_resumed() -> None:
+    async def body(world: World) -> None:
+        cluster = await clustered(world)
+        reader = await cluster.reading(pop_invisible_s=5)
+        await world.until(lambda: len(reader.got) == 1)
+        reader.consumer.suspend()
+        await asyncio.sleep(30)  # a pop that was under way has ended
+        await cluster.send(*(f"{n}" for n in range(40)))
+        await asyncio.sleep(30)
+        assert reader.got == [b"first"]
+        assert not any(lane.open for lane in cluster.broker.messaging.popping.leases.lanes.values())
+        reader.consumer.resume()
+        await world.until(lambda: len(reader.got) == 41, 5)
+        assert len(set(reader.got)) == 41
+        await reader.consumer.close()
+
+    run(body)
+
+
 def test_a_share_gives_each_member_its_own_queues() -> None:
     async def body(world: World) -> None:
         cluster = await clustered(world, pops=False)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from saturnmq.client.admin.admin import Admin
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.consumer.simple_consumer import SimpleConsumer
@@ -32,7 +33,8 @@ class Reader:
         self.options = options
         since = world.nodes[0].now_ms() - round((world.loop.time() - SINCE_S) * 1000)
         start = {"time": since, "later": since + 10**6}.get(place, place)
-        if kind == "push":
+        self.pushes = kind in ("push", "popping push")
+        if self.pushes:
             self.consumer: Any = PushConsumer(
                 "G", listener_one=self._take, consume_from=start, **options
             )
@@ -49,7 +51,7 @@ class Reader:
     async def reading(self) -> AsyncIterator[None]:
         async with self.consumer:
             task = None
-            if self.kind != "push":
+            if not self.pushes:
                 task = asyncio.create_task(self._poll())
             yield
             if task is not None:
@@ -74,7 +76,7 @@ class Reader:
     ("kind", "place", "in_memory", "expected"),
     [
         (kind, place, in_memory, expected)
-        for kind in ("push", "pull", "simple")
+        for kind in ("push", "popping push", "pull", "simple")
         for place, in_memory, expected in (
             ("first", True, ALL),
             ("first", False, ALL),
@@ -99,6 +101,10 @@ def test_a_group_without_an_offset_begins_where_its_consumer_says(
         assert (await client.send(b"between")).code == 0
         await broker.replication.registrar.ask_all(5.0)
         await asyncio.sleep(1.0)
+        if kind == "popping push":
+            async with Admin([nameserver], runtime=world.node("admin")) as admin:
+                await admin.create_group("G")
+                await admin.set_request_mode("G", "T", "POP")
         reader = Reader(world, nameserver, kind, place)
         async with reader.reading():
             await asyncio.sleep(5.0)

@@ -114,6 +114,11 @@ def test_usual_requests_are_read_in_one_go(code: int, ext: dict[str, str], encod
         same(frame)
 
 
+@pytest.mark.parametrize("encoded", [encode, encode_binary])
+def test_a_field_without_a_name_is_no_field_that_has_one_name(encoded: Any) -> None:
+    same(b"".join(encoded(Command(int(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG), {"": "0"}))))
+
+
 def test_the_body_is_a_slice_of_the_frame() -> None:
     frame = bytearray(b"".join(encode(Command(310, SEND, b"one"))))
     command = read_frame(memoryview(frame))
