@@ -28,6 +28,7 @@ kernels = {
     "saturnmq.protocol.frame_kernel.scanning": [FRAMES + "scanning.pyx", CRC],
     "saturnmq.protocol.frame_kernel.received": [FRAMES + "received.pyx"],
     "saturnmq.protocol.request_kernel": ["protocol/request_kernel.pyx"],
+    "saturnmq.protocol.sql92_kernel": ["protocol/sql92_kernel.pyx"],
     "saturnmq.store.store_kernel": ["store/store_kernel.pyx"],
     "saturnmq.client.client_kernel": ["client/client_kernel.pyx"],
     "saturnmq.pipeline.arrow_kernel": ["pipeline/arrow_kernel.pyx"],

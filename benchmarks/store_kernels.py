@@ -15,9 +15,11 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel_figures import best, main
+from kernel_figures import RUNS, best, main
 from saturnmq.protocol import kernels
 from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.jhash import tags_code
+from saturnmq.protocol.sql92 import Sql
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 from saturnmq.store.derived.derived import Derived
 from saturnmq.store.derived.indexfile import Index
@@ -40,6 +42,15 @@ TARGETS = {
     "dispatch 100 B, msg/s": BenchTarget(10e6),
     "recovery 1 KiB, GB/s": BenchTarget(1.0),
     "get 32 messages, us": BenchTarget(5.0, at_most=True),
+    "look for a tag of 1 %, entries/s": BenchTarget(20e6),
+    "look for price > 990, msg/s": BenchTarget(1e6),
+    "look by a range and a list, msg/s": BenchTarget(1e6),
+    "look by texts, msg/s": BenchTarget(1e6),
+}
+CONDITIONS = {
+    "look for price > 990, msg/s": "price > 990",
+    "look by a range and a list, msg/s": "price BETWEEN 10 AND 59 AND region IN ('eu', 'us')",
+    "look by texts, msg/s": "note CONTAINS 'e7' AND TAGS IS NOT NULL AND NOT (region = 'eu')",
 }
 
 
@@ -202,12 +213,61 @@ def read_figures(directory: str, scale: float) -> Iterator[tuple[str, float]]:
     store.close()
 
 
+def sorted_batch(first: int) -> bytes:
+    """A batch of messages with a tag of a hundred and three other properties of an application."""
+    out = bytearray()
+    for number in range(first, first + 1000):
+        properties = (
+            f"TAGS\x01t{number % 100}\x02price\x01{number * 7 % 1000}\x02"
+            f"region\x01{('eu', 'us', 'asia', 'africa')[number % 4]}\x02note\x01see {number:x}\x02"
+            f"UNIQ_KEY\x01{'7F000001000051AF' + '0' * 8}{number:08X}\x02WAIT\x01true\x02"
+        )
+        encode_batch_item(out, bytes(100), properties.encode(), 0, True)
+    return bytes(out)
+
+
+def filter_figures(directory: str, scale: float) -> Iterator[tuple[str, float]]:
+    """A whole queue, as a client of ours asks for it: 2,048 messages and 1 MiB in a reply. A second
+    is one of processor time."""
+    config = StoreConfig(
+        root=f"{directory}/filter", commitlog_segment_bytes=256 * MIB, zero_ahead_bytes=0,
+        disk_enough_bytes=1024 * MIB,
+    )  # fmt: skip
+    store = MessageStore.open(config, NativeDisk(), StoreClock())
+    for first in range(0, max(2000, int(400_000 * scale)), 1000):
+        store.put_batch("benchmark", 0, sorted_batch(first), born_host=HOST, store_host=HOST)
+        while store.reput():
+            pass
+    most = store.max_offset("benchmark", 0)
+
+    def look(codes: frozenset[int] | None, sql: Sql | None) -> None:
+        offset = found = 0
+        while offset < most:
+            result = store.get_message(
+                "benchmark", 0, offset, 2048, MIB, codes, override_limits=True, sql=sql
+            )
+            offset = result.next_begin_offset
+            found += result.count
+        assert 0 < found < most / 10, f"{found} of {most} pass"
+
+    tagged = frozenset([tags_code("t7")])
+    yield (
+        "look for a tag of 1 %, entries/s",
+        most / best(lambda: look(tagged, None), 20, time.process_time),
+    )
+    for work, condition in CONDITIONS.items():
+        sql = Sql(condition)
+        yield work, most / best(lambda sql=sql: look(None, sql), RUNS, time.process_time)
+    store.close()
+
+
 def measure(directory: str, scale: float) -> dict[str, float]:
     figures: dict[str, float] = {}
     figures.update(append_figures(scale))
     figures.update(dispatch_figures(directory, scale))
     figures.update(recovery_figures(directory, scale))
     figures.update(read_figures(directory, scale))
+    figures.update(filter_figures(directory, scale))
     return figures
 
 

@@ -25,16 +25,26 @@ not.
 These are RocketMQ's rules, checked against its own classes. Our additions: text behind a whole
 expression is an error (RocketMQ ignores it), 0.0 is a number, `--` needs no line end, and length
 and nesting have limits.
+
+This is the reference. Where it is compiled, `sql92_kernel.pyx` decides the usual conditions from
+the encoded properties. It gets the condition as a tree of tuples:
+
+    ("word", True | False | None)   ("text", str)   ("number", NumberLiteral)   ("property", name)
+    ("condition", property)   ("minus", value)   ("not", condition)   ("all" | "any", [condition])
+    ("=" | "<" | "<=" | ">" | ">=", value, value)   ("null", value, wanted)
+    ("in", property, texts, wanted)   ("CONTAINS" | "STARTSWITH" | "ENDSWITH", value, part, wanted)
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
+from saturnmq.protocol.kernels import COMPILED
 from saturnmq.protocol.sql92_terms import (
     RELATIONS,
     SEARCHES,
@@ -57,6 +67,13 @@ from saturnmq.protocol.sql92_terms import (
     searched,
 )
 from saturnmq.runtime.errors import SubscriptionParseFailed
+
+SqlProgram: Any = None
+if COMPILED:
+    try:
+        SqlProgram = importlib.import_module("saturnmq.protocol.sql92_kernel").SqlProgram
+    except ImportError:  # only the other kernels could be compiled
+        SqlProgram = None
 
 LENGTH_MAX = 16_384  # characters of an expression
 NESTING_MAX = 64
@@ -87,13 +104,17 @@ _HINTS = {
 class Sql:
     """A condition, ready for `matches`. SubscriptionParseFailed says where it is wrong."""
 
-    __slots__ = ("_evaluate", "expression", "terms")
+    __slots__ = ("_evaluate", "_program", "_searches", "expression", "terms")
 
     def __init__(self, expression: str) -> None:
         self.expression = expression.strip()
         parser = _SqlParser(self.expression)
-        self._evaluate = parser.condition()
+        node = parser.condition()
+        self._evaluate = node.evaluate
         self.terms = parser.terms  # the cost per message: comparisons and their connectives
+        self._searches = parser.searches
+        program = None if SqlProgram is None else SqlProgram(node.tree)
+        self._program = program if program is not None and program.decides else None
 
     def matches(self, properties: Properties) -> bool:
         """Whether the condition is true of a message with these properties."""
@@ -115,6 +136,17 @@ class Sql:
         return Sql, (self.expression,)
 
 
+def program_of(sql: Sql) -> Any:
+    """The compiled condition, whose `matches` decides from encoded properties, or says None. None
+    without the kernel, and for a condition that it leaves to the reference."""
+    return sql._program
+
+
+def searches_of(sql: Sql) -> int:
+    """The terms that may read all of a property."""
+    return sql._searches
+
+
 @lru_cache(maxsize=128)
 def compiled(expression: str) -> Sql:
     """The same as Sql, remembered: pulls carry their expression again and again."""
@@ -124,9 +156,13 @@ def compiled(expression: str) -> Sql:
 # -- nodes -----------------------------------------------------------------------------------------
 
 
+Tree = tuple[Any, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class _Node:
     evaluate: Evaluate
+    tree: Tree
     place: int  # position in the expression, from 0
     depth: int = 1
     is_condition: bool = False
@@ -148,20 +184,20 @@ class _SqlParser:
 
     def __init__(self, expression: str) -> None:
         self._expression = expression
-        self.terms = 0
+        self.terms = self.searches = 0
         self._depth = 0
         if len(expression) > LENGTH_MAX:
             self._fail(0, f"it has {len(expression)} characters, the limit is {LENGTH_MAX}")
         self._tokens = self._split()
         self._at = 0
 
-    def condition(self) -> Evaluate:
+    def condition(self) -> _Node:
         if self._now.kind == "end":
             self._fail(0, "it is empty; write a condition such as price > 3")
         node = self._condition(self._or())
         if self._now.kind != "end":
             self._fail(self._now.place, f"AND, OR or the end is expected, not {self._seen()}")
-        return node.evaluate
+        return node
 
     # tokens
 
@@ -222,13 +258,13 @@ class _SqlParser:
 
     # nodes
 
-    def _node(self, evaluate: Evaluate, *parts: _Node, **facts: Any) -> _Node:
+    def _node(self, evaluate: Evaluate, tree: Tree, *parts: _Node, **facts: Any) -> _Node:
         self.terms += 1
         depth = 1 + max((part.depth for part in parts), default=0)
         place = parts[0].place if parts else self._now.place
         if depth > NESTING_MAX:
             self._fail(place, f"it is nested deeper than {NESTING_MAX}; write it flatter")
-        return _Node(evaluate, place, depth, **facts)
+        return _Node(evaluate, tree, place, depth, **facts)
 
     def _condition(self, node: _Node) -> _Node:
         if node.is_condition:
@@ -236,7 +272,12 @@ class _SqlParser:
         if not node.name:
             self._fail(node.place, "a condition is expected here, this is a value")
         get = node.evaluate  # returns a text, which is never true
-        return self._node(lambda p: None if get(p) is None else False, node, is_condition=True)
+        return self._node(
+            lambda p: None if get(p) is None else False,
+            ("condition", node.tree),
+            node,
+            is_condition=True,
+        )
 
     def _or(self) -> _Node:
         return self._join("OR", self._and, True)
@@ -251,8 +292,12 @@ class _SqlParser:
         nodes = [self._condition(node)]
         while self._take(word):
             nodes.append(self._condition(part()))
+        return self._joined(nodes, deciding)
+
+    def _joined(self, nodes: list[_Node], deciding: bool) -> _Node:
         evaluate = joined([each.evaluate for each in nodes], deciding)
-        return self._node(evaluate, *nodes, is_condition=True)
+        tree = "any" if deciding else "all", [each.tree for each in nodes]
+        return self._node(evaluate, tree, *nodes, is_condition=True)
 
     def _equality(self) -> _Node:
         left = self._comparison()
@@ -260,13 +305,15 @@ class _SqlParser:
             if sign == "IS":
                 wanted = not self._take("NOT")
                 self._expect("NULL")
-                left = self._node(missing(left.evaluate, wanted), left, is_condition=True)
+                tree: Tree = "null", left.tree, wanted
+                left = self._node(missing(left.evaluate, wanted), tree, left, is_condition=True)
                 continue
             right = self._comparison()
             self._check_equality(left, right)
-            equal = self._equal(left, right)
-            evaluate = equal if sign == "=" else negated(equal)
-            left = self._node(evaluate, left, right, is_condition=True)
+            evaluate, tree = self._equal(left, right), ("=", left.tree, right.tree)
+            if sign == "<>":
+                evaluate, tree = negated(evaluate), ("not", tree)
+            left = self._node(evaluate, tree, left, right, is_condition=True)
         return left
 
     def _equal(self, left: _Node, right: _Node) -> Evaluate:
@@ -298,8 +345,11 @@ class _SqlParser:
             elif word == "IN":
                 left = self._in(left, wanted)
             else:
-                found = searched(word, wanted, left.evaluate, self._text())
-                left = self._node(found, left, is_condition=True)
+                self.searches += 1
+                part = self._text()
+                found = searched(word, wanted, left.evaluate, part)
+                tree = word, left.tree, part, wanted
+                left = self._node(found, tree, left, is_condition=True)
 
     def _relation(self, sign: str, left: _Node, right: _Node) -> _Node:
         for node in (left, right):
@@ -310,7 +360,8 @@ class _SqlParser:
             evaluate = beside_number(left.name, right.evaluate({}), RELATIONS[sign])
         else:
             evaluate = related(sign, left.evaluate, right.evaluate)
-        return self._node(evaluate, left, right, is_condition=True)
+        tree = sign, left.tree, right.tree
+        return self._node(evaluate, tree, left, right, is_condition=True)
 
     def _between(self, value: _Node, wanted: bool) -> _Node:
         low = self._unary()
@@ -327,8 +378,7 @@ class _SqlParser:
                 self._fail(
                     low.place, f"nothing is between {first.value} and {last.value}; exchange them"
                 )
-        evaluate = joined([part.evaluate for part in parts], not wanted)
-        return self._node(evaluate, *parts, is_condition=True)
+        return self._joined(parts, not wanted)
 
     def _in(self, left: _Node, wanted: bool) -> _Node:
         if not left.name:
@@ -344,7 +394,7 @@ class _SqlParser:
             value = properties.get(name)
             return None if value is None else (value in texts) is wanted
 
-        return self._node(within, left, is_condition=True)
+        return self._node(within, ("in", left.tree, texts, wanted), left, is_condition=True)
 
     def _unary(self) -> _Node:
         sign = self._take("+", "-", "NOT")
@@ -357,9 +407,15 @@ class _SqlParser:
         if sign == "+":
             return node
         if sign == "-":
-            return self._node(negative(node.evaluate), node)
+            return self._negative(node)
         node = self._condition(node)
-        return self._node(negated(node.evaluate), node, is_condition=True)
+        return self._node(negated(node.evaluate), ("not", node.tree), node, is_condition=True)
+
+    def _negative(self, node: _Node) -> _Node:
+        evaluate = negative(node.evaluate)
+        is_number = node.tree[0] == "number"  # then it is one again, whatever the message
+        tree = ("number", evaluate({})) if is_number else ("minus", node.tree)
+        return self._node(evaluate, tree, node)
 
     def _enter(self, place: int) -> None:
         self._depth += 1
@@ -376,16 +432,17 @@ class _SqlParser:
             return node
         match token.kind, token.text:
             case "name", name:
-                node = self._node(lambda p: p.get(name), name=name)
+                node = self._node(lambda p: p.get(name), ("property", name), name=name)
             case "text", _:
                 text = token.text[1:-1].replace("''", "'")
-                node = self._node(lambda _: text, is_constant=True)
+                node = self._node(lambda _: text, ("text", text), is_constant=True)
             case (("whole" | "fraction"), _):
                 number = self._number(token)
-                node = self._node(lambda _: number, is_constant=True)
+                node = self._node(lambda _: number, ("number", number), is_constant=True)
             case "word", ("TRUE" | "FALSE" | "NULL") as word:
                 value = {"TRUE": True, "FALSE": False}.get(word)
-                node = self._node(lambda _: value, is_constant=True, is_condition=True)
+                tree = "word", value
+                node = self._node(lambda _: value, tree, is_constant=True, is_condition=True)
             case _:
                 self._fail(token.place, f"a property, a value or ( is expected, not {self._seen()}")
         self._at += 1

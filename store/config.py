@@ -105,7 +105,8 @@ class StoreConfig:
     on_disk_bytes: int = setting("maxTransferBytesOnMessageInDisk", 65_536)
     """The most that one pull returns from older parts."""
     filter_bytes: int = setting("maxFilterMessageSize", 16_000)
-    """The queue entries that one filtered pull looks at, 20 bytes each."""
+    """The queue entries that one filtered pull looks at, 20 bytes each. Pulls for more than 32
+    messages, such as our clients' own, look at up to 16,384 entries."""
     delay_levels: str = setting("messageDelayLevel", DEFAULT_LEVELS)
     """How long each delay level waits (s, m, h, d), from level 1 on. Alike on master and slaves."""
     query_count: int = setting("maxMsgsNumBatch", 64)

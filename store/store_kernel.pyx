@@ -1,22 +1,33 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The loops over index items and queue entries, compiled; the reference of each stands in the module
-that uses it: `indexfile.py`, `verify_index.py`, `lookup.py`, `cuts.py`."""
+that uses it: `indexfile.py`, `verify_index.py`, `lookup.py`, `sql_filter.py`, `cuts.py`."""
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
+
+from saturnmq.protocol.frame_kernel.layout cimport FRAME_BYTES_MIN, Slice, frame_properties
+from saturnmq.protocol.sql92_kernel cimport UNSURE, YES, SqlProgram, Truth
 
 cdef extern from *:
     """
     #define bswap32 __builtin_bswap32
     #define bswap64 __builtin_bswap64
     #define prefetch_to_write(address) __builtin_prefetch(address, 1)
+    #define prefetch(address) __builtin_prefetch(address)
     """
     uint32_t bswap32(uint32_t) nogil
     uint64_t bswap64(uint64_t) nogil
     void prefetch_to_write(const void *) nogil
+    void prefetch(const void *) nogil
 
 cdef enum:
     AHEAD = 16  # items whose slots are on their way from memory
+    FRAMES_AHEAD = 4
+    WINDOW = 16 << 20  # bytes of the log that are asked for at once
+    MANY = 64  # entries, a few microseconds; for fewer the GIL is kept
+    CODES_MOST = 8  # tags that are compared one after the other
+    FILLER_SIZE = 0x7FFFFFFF
 
 
 cdef inline int32_t get32(const unsigned char *p) noexcept nogil:
@@ -168,10 +179,19 @@ def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_
     cdef int32_t size
     cdef bint filtered = codes is not None
     cdef list runs = []
+    cdef int32_t wanted[CODES_MOST]
+    cdef int32_t code
+    cdef int few = 0, k
+    if filtered and len(codes) <= CODES_MOST:
+        for each in codes:
+            if -0x80000000 <= each <= 0x7FFFFFFF:  # no low half is another number
+                wanted[few] = each
+                few += 1
+        codes = None
     for i in range(number):
         physical = get64(&entries[20 * i])
         size = get32(&entries[20 * i + 8])
-        if size == 0x7FFFFFFF and physical == 0:
+        if size == FILLER_SIZE and physical == 0:
             scanned += 1
             continue
         if physical + size > visible:
@@ -187,8 +207,16 @@ def plan_reads(const unsigned char[::1] entries, int64_t max_count, int64_t max_
         if physical < start:
             removed += 1
             continue
-        if filtered and get32(&entries[20 * i + 16]) not in codes:  # the lower half of the i64
-            continue
+        if filtered:
+            code = get32(&entries[20 * i + 16])  # the lower half of the i64
+            if codes is None:
+                for k in range(few):
+                    if code == wanted[k]:
+                        break
+                else:
+                    continue
+            elif code not in codes:
+                continue
         if physical != run_end:
             if run_start >= 0:
                 runs.append((run_start, run_end))
@@ -214,3 +242,117 @@ def weigh_entries(const unsigned char[::1] entries, int64_t room):
         count += 1
         total += size
     return count, total
+
+
+cdef enum Pause:
+    AT_END
+    ELSEWHERE  # the next frame is not in the window
+    ASK_REFERENCE  # the program cannot decide about the next frame
+
+
+cdef struct Sifting:
+    const unsigned char *entries
+    unsigned char *sifted
+    int64_t count, at  # of the entries; those before `at` were looked at
+    const unsigned char *window  # a view of the log from `first` to `last`
+    int64_t first, last
+    int64_t asked  # the entry that it was asked for: no other view has more of its frame
+    int64_t visible, cached, max_count, max_bytes
+    int64_t work, work_max, cold_work, message_work, byte_work
+    Slice properties  # of the next frame
+
+
+cdef inline void put_sifted(Sifting *s, int64_t code) noexcept nogil:
+    memcpy(s.sifted + 20 * s.at, s.entries + 20 * s.at, 12)
+    put64(s.sifted + 20 * s.at + 12, code)
+    s.at += 1
+
+
+cdef inline void put_message(Sifting *s, bint passed, int64_t work) noexcept nogil:
+    """The next entry, which is one of a message, was decided."""
+    cdef const unsigned char *entry = s.entries + 20 * s.at
+    s.work += work + (s.cold_work if get64(entry) < s.cached else 0)
+    if passed:
+        s.max_count -= 1
+        s.max_bytes -= get32(entry + 8)
+    put_sifted(s, passed)
+
+
+cdef inline void fetch_ahead(const Sifting *s) noexcept nogil:
+    """Have the head and the end of a later frame brought from memory."""
+    cdef const unsigned char *entry = s.entries + 20 * (s.at + FRAMES_AHEAD)
+    cdef int64_t physical
+    cdef int32_t size
+    if s.at + FRAMES_AHEAD < s.count:
+        physical, size = get64(entry), get32(entry + 8)
+        if size >= FRAME_BYTES_MIN and s.first <= physical <= s.last - size:
+            entry = s.window + (physical - s.first)
+            prefetch(entry)
+            prefetch(entry + 64)
+            prefetch(entry + size - 1)
+            prefetch(entry + max(size - 65, 0))
+            prefetch(entry + max(size - 129, 0))
+            prefetch(entry + max(size - 193, 0))
+
+
+cdef Pause sift_on(Sifting *s, SqlProgram program) noexcept nogil:
+    """Look at entries as far as it goes without Python."""
+    cdef const unsigned char *entry
+    cdef int64_t physical
+    cdef int32_t size
+    cdef Slice found
+    cdef Truth truth
+    while s.at < s.count:
+        entry = s.entries + 20 * s.at
+        physical, size = get64(entry), get32(entry + 8)
+        if size == FILLER_SIZE and physical == 0:
+            put_sifted(s, 0)
+            continue
+        if physical > s.visible - size or s.work >= s.work_max or s.max_count <= 0 or s.max_bytes <= 0:
+            break
+        found.at, found.size = NULL, 0
+        if size >= FRAME_BYTES_MIN:
+            if not s.first <= physical <= s.last - size and s.at != s.asked:
+                return ELSEWHERE
+            found = frame_properties(s.window + (physical - s.first), min(size, s.last - physical))
+        fetch_ahead(s)
+        truth = YES if found.at == NULL else program.decide(found.at, found.size)
+        if truth == UNSURE:
+            s.properties = found
+            return ASK_REFERENCE
+        put_message(s, truth == YES, s.message_work + s.byte_work * found.size)
+    return AT_END
+
+
+def sift_compiled(const unsigned char[::1] entries, SqlProgram program not None, judge, read, int64_t visible, int64_t cached, int64_t max_count, int64_t max_bytes, tuple costs):
+    """As `sql_filter.sift_reference`; `judge` says of encoded properties what the reference thinks of
+    them, and the work that it was."""
+    cdef Sifting s
+    cdef const unsigned char[::1] view
+    cdef bint keeps_gil = entries.shape[0] < 20 * MANY
+    cdef Pause pause
+    cdef bytes sifted = PyBytes_FromStringAndSize(NULL, entries.shape[0])
+    s.entries, s.count = &entries[0] if entries.shape[0] else NULL, entries.shape[0] // 20
+    s.sifted, s.at = <unsigned char *>PyBytes_AS_STRING(sifted), 0
+    s.window, s.first, s.last, s.asked = NULL, 0, 0, -1
+    s.visible, s.cached, s.max_count, s.max_bytes = visible, cached, max_count, max_bytes
+    s.work, (s.work_max, s.cold_work, s.message_work, s.byte_work) = 0, costs
+    while True:
+        if keeps_gil:
+            pause = sift_on(&s, program)
+        else:
+            with nogil:
+                pause = sift_on(&s, program)
+        if pause == AT_END:
+            return memoryview(sifted)[:20 * s.at]
+        if pause == ELSEWHERE:
+            s.first = s.last = get64(s.entries + 20 * s.at)
+            s.window, s.asked = NULL, s.at
+            found = read(s.first, max(WINDOW, get32(s.entries + 20 * s.at + 8)))
+            if found is not None and len(found):
+                view = found
+                s.window, s.last = &view[0], s.first + view.shape[0]
+        else:
+            keeps_gil = True  # the reference will be asked again soon
+            passed, work = judge(s.properties.at[:s.properties.size])
+            put_message(&s, passed, work)

@@ -1,5 +1,6 @@
 """Conditions of SQL92: drawn from the grammar and held against the reference, or spoiled texts,
-which are refused by name or evaluated.
+which are refused by name or evaluated. The kernel gets the same message as encoded properties,
+spoiled as well, and must decide as the conditions do or not at all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Any
 from saturnmq.drills.fuzz.corpus import CONDITIONS
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.sql_reference import Tree, bare, matches, text_of
-from saturnmq.protocol.sql92 import LENGTH_MAX, NESTING_MAX, Sql
+from saturnmq.protocol.properties import decode_properties, encode_properties
+from saturnmq.protocol.sql92 import LENGTH_MAX, NESTING_MAX, Sql, program_of
 from saturnmq.runtime.errors import SubscriptionParseFailed
 
 NAMES = ("a", "b", "c$", "_D4")
@@ -23,6 +25,20 @@ TEXTS = (
     "NaN", "-0.0", "0.0", "Infinity", "2147483648", "-2147483648", "9223372036854775808", "1_0",
     "9" * 5000, "1e" + "9" * 30, "\x00", "\u6807", "x" * 32_000,
 )  # fmt: skip
+SPOILS = (
+    b"",
+    b"\x01",
+    b"\x02",
+    b"\x02\x02",
+    b"\0",
+    b"-",
+    b".",
+    b"9",
+    b"e",
+    b"\xe6",
+    b"\xa0",
+    b"\xff",
+)
 TOKENS = (
     *NAMES, *NUMBERS, "'x'", "'", "''", "(", ")", ",", "=", "<>", "<", "<=", ">", ">=", "+", "-",
     "NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH",
@@ -39,26 +55,28 @@ class Conditions:
 
     def turn(self, rng: random.Random) -> list[str]:
         if (kept := next(self._kept, None)) is not None:
-            return [_evaluated(*kept)]
+            return [_evaluated(rng, *kept)]
         message = {name: rng.choice(TEXTS) for name in NAMES if rng.random() < 0.7}
         if rng.random() < 0.6:
-            return [self._compared(drawn(rng), message)]
+            return [self._compared(rng, drawn(rng), message)]
         return [self._spoiled(rng, message)]
 
     def close(self) -> None:
         pass
 
     @staticmethod
-    def _compared(tree: Tree, message: dict[str, str]) -> str:
+    def _compared(rng: random.Random, tree: Tree, message: dict[str, str]) -> str:
         text = text_of(tree)
         try:
-            found = Sql(text).matches(message)
+            sql = Sql(text)
         except SubscriptionParseFailed as error:
             if len(text) > LENGTH_MAX or f"nested deeper than {NESTING_MAX}" in str(error):
                 return "too long or too deep"
             raise Violation(f"{text!r} is refused: {error}") from error
+        found = sql.matches(message)
         if found is not matches(tree, message):
             raise Violation(f"{text!r} of {message!r:.300} is {found}")
+        _check_kernel(rng, sql, message)
         return "as the reference has it"
 
     @staticmethod
@@ -72,17 +90,37 @@ class Conditions:
             text = text[:at] + rng.choice(("", "(" * 300, chr(rng.randrange(0xD800)))) + text[at:]
         if rng.random() < 0.02:
             text *= rng.choice((2, 50, 1000))
-        return _evaluated(text, message)
+        return _evaluated(rng, text, message)
 
 
-def _evaluated(text: str, message: dict[str, str]) -> str:
+def _evaluated(rng: random.Random, text: str, message: dict[str, str]) -> str:
     try:
-        found = Sql(text).matches(message)
+        sql = Sql(text)
     except SubscriptionParseFailed:
         return "refused"
+    found = sql.matches(message)
     if not isinstance(found, bool):
         raise Violation(f"{text!r:.300} of {message!r:.300} is {found!r}")
+    _check_kernel(rng, sql, message)
     return "evaluated"
+
+
+def _check_kernel(rng: random.Random, sql: Sql, message: dict[str, str]) -> None:
+    """Hold the kernel's answer about the encoded message, whole and spoiled, against `matches`."""
+    program = program_of(sql)
+    if program is None:
+        return
+    encoded = encode_properties(message)
+    if message:  # of a name that comes twice the last one counts
+        encoded += encode_properties({rng.choice([*message]): rng.choice(TEXTS[:-1])})
+    spoiled = bytearray(encoded)
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(spoiled) + 1)
+        spoiled[at : at + rng.randrange(3)] = rng.choice(SPOILS)
+    for properties in (encoded, bytes(spoiled)):
+        found = program.matches(properties)
+        if found is not None and found is not sql.matches(decode_properties(properties)):
+            raise Violation(f"{sql!r} of {properties!r:.300} is {found} in the kernel")
 
 
 def drawn(rng: random.Random) -> Tree:

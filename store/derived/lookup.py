@@ -35,6 +35,7 @@ from saturnmq.store.offsets import StoreTime
 STEP_WORK, ITEM_WORK, FRAME_WORK, WORK_BYTES = 1000, 1, 20, 1024
 RECENT = 64 << 20  # bytes at the end of the log
 LARGE = 256 << 10  # bytes of one read
+LOOKED_AT = 16_384  # entries of a read by tag or condition that has not RocketMQ's limits
 _NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes: no request gets more
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
 
@@ -190,7 +191,9 @@ class Lookup:
         if offset > high:
             following = high if correct else offset
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, following, low, high)
-        entries = queue.entries(offset, max(self._limits.filter_bytes // UNIT, max_count))
+        is_long = override_limits and (codes is not None or sql is not None)
+        most = max(max_count, LOOKED_AT if is_long else self._limits.filter_bytes // UNIT)
+        entries = queue.entries(offset, most)
         if end is not None:
             entries = entries[: (end - offset) * UNIT]
         if not entries:
