@@ -182,6 +182,11 @@ def _tell_settings(found: dict[str, dict[str, str]], as_json: bool) -> None:
 Settings = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="RocketMQ's keys.")]
 
 
+def _changes(settings: list[str]) -> dict[str, str]:
+    """Names and values without the spaces that a line of a configuration file has around them."""
+    return {name.strip(): value.strip() for name, value in pairs(settings, "setting").items()}
+
+
 @app.command("set")
 def set_(
     settings: Settings,
@@ -194,7 +199,7 @@ def set_(
     docs/configuration.md says which can be changed; a change that shall stay belongs in the
     broker's file as well.
     """
-    changes = pairs(settings, "setting")
+    changes = _changes(settings)
     with admin(nameserver) as client:
         nodes = _nodes(client, broker)
         for node in nodes:
@@ -221,7 +226,7 @@ def nameserver_set(
     settings: Settings, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
 ) -> None:
     """Change settings of running nameservers, of each that is given, until they stop."""
-    changes = pairs(settings, "setting")
+    changes = _changes(settings)
     with admin(nameserver) as client:
         client.change_nameserver_settings(changes)
         addresses = client.nameserver_settings().keys()

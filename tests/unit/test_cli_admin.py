@@ -334,7 +334,7 @@ def test_settings_of_running_brokers_are_shown_and_changed(run, orders):
     assert "transactionCheckMax" in run("admin", "settings", "--broker", "broker-a")[1]
     for arguments, word in (
         (("rocketmqHome=/tmp",), "rocketmqHome cannot be changed"),
-        (("transactionCheckMax",), "no KEY=VALUE"),
+        (("transactionCheckMax",), "'transactionCheckMax': it is NAME=VALUE"),
         (("transactionCheckMax=0",), "from 1 to"),
         (("transactionCheckMax=7", "--broker", "broker-b"), "'broker-a'"),
     ):
