@@ -1,8 +1,8 @@
 """Offsets that an operator moves, also back: codes 222 (reset) and 314 (clone).
 
-The members of the group that are connected follow: the answer to the next pull of each queue tells
-them to go on at the new offset (OFFSET_RESET, docs/internals/protocol.md 2.2), and their commits
-are ignored until then. The request is answered when the offsets are on disk.
+The members of the group follow: answers to pulls of each queue tell them to go on at the new offset
+(OFFSET_RESET, docs/internals/protocol.md 2.2), and their commits are ignored until one reads from
+there. The request is answered when the offsets are on disk.
 """
 
 from __future__ import annotations
@@ -129,8 +129,7 @@ class OffsetMoves:
         def made(some: list[Goal]) -> bytes:
             table = {}
             for topic, queue_id, offset in some:
-                online = self._c.clients.consumer_group(group) is not None
-                self._offsets.reset(group, topic, queue_id, offset, notify=online)
+                self._offsets.reset(group, topic, queue_id, offset)
                 table[self._facts.key(topic, queue_id)] = offset
             return fastjson.dumps_mq_map(table)[1:-1]
 

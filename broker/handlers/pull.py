@@ -168,7 +168,8 @@ class PullService:
         header, moved = pull.header, None
         why = "OFFSET_RESET"
         if not self._role.is_slave:
-            moved = self._c.offsets.take_reset(header.group, pull.topic, pull.queue_id)
+            move_for = self._c.offsets.move_for
+            moved = move_for(header.group, pull.topic, pull.queue_id, pull.offset)
         if moved is None:
             why = "OFFSET_LOST"
             moved = lost_from(self._c, header, pull.topic, pull.queue_id, pull.offset)

@@ -6,9 +6,10 @@ add two keys, which RocketMQ ignores: `"generationTable"`, of the same form, for
 generation above 0, and `"stale":true` (see `progress.py` for both).
 
 Rule (docs/internals/format.md 10.3): a commit below the known offset is ignored; only an explicit
-reset moves an offset back. The master answers the queue's next pull after a reset with
-PULL_OFFSET_MOVED, once (OFFSET_RESET, docs/internals/protocol.md 2.2), and ignores commits until
-then. Offsets in a topic go when it is deleted. No table that still has them, a slave's or the file,
+reset moves an offset back. The master answers pulls of the queue with PULL_OFFSET_MOVED
+(OFFSET_RESET, docs/internals/protocol.md 2.2) until one reads from the new offset, and ignores
+commits until then: a member may not be known yet where an order arrives, and an answer may be
+lost. Offsets in a topic go when it is deleted. No table that still has them, a slave's or the file,
 brings them back.
 """
 
@@ -118,29 +119,36 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         self._text_bytes = NUMBER_BYTES * self._counted + sum(map(_pair_bytes, self._pairs))
         self._some_are_gone = False
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, notify: bool) -> None:
-        """Set the offset whatever it was; with `notify` the answer to the next pull says so."""
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set the offset whatever it was; members hear of it when they read the queue."""
         place = GroupOffset(topic, group, queue_id)
         if place not in self.progress.marks:
             self._make_room(place)
         known = self.progress.marks.get(place, NOTHING)
-        generation = (known.generation + 1) | 1 if notify else (known.generation | 1) + 1
+        generation = (known.generation + 1) | 1
         assert generation > known.generation, f"a reset from {known} to generation {generation}"
-        assert bool(generation & 1) == notify, f"generation {generation}, notify is {notify}"
         self.progress.marks[place] = Mark(generation, offset)
         log.info("group %s, %s queue %d: reset to %d", group, topic, queue_id, offset)
         self.mark_dirty()
 
-    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset to which a consumer must move that has not heard of a reset yet."""
-        place = GroupOffset(topic, group, queue_id)
-        known = self.progress.marks.get(place)
+    def move_for(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+        """The offset to which a member must move that reads from `offset`, and has not heard of a
+        reset. One that reads from the new offset has heard of it."""
+        known = self.progress.marks.get(GroupOffset(topic, group, queue_id))
         if known is None or not known.generation & 1:
             return None
-        assert not known.generation + 1 & 1, f"{known} was taken, and is to be heard of again"
-        self.progress.marks[place] = Mark(known.generation + 1, known.offset)
-        self.mark_dirty()
-        return known.offset
+        if known.offset != offset:
+            return known.offset
+        self.take_reset(group, topic, queue_id)
+        return None
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> None:
+        """Count a reset, if there is one, as heard of: who reads goes on from its offset."""
+        place = GroupOffset(topic, group, queue_id)
+        known = self.progress.marks.get(place)
+        if known is not None and known.generation & 1:
+            self.progress.marks[place] = Mark(known.generation + 1, known.offset)
+            self.mark_dirty()
 
     def __len__(self) -> int:
         return len(self.progress.marks)

@@ -168,6 +168,9 @@ def test_row_3_25_only_rising_offsets_are_accepted_and_a_reset_is_no_commit() ->
         reset = {"topic": "T", "group": "G", "timestamp": 0}
         assert (await client.ask(222, reset)).code == 0
         assert await client.committed() == 0
+        assert (await client.commit(9)).code == 0
+        assert await client.committed() == 0, "of one that has not heard of the reset"
+        assert (await client.pull(0)).code == 0
         for offset, expected in ((2, 2), (1, 2)):
             await client.commit(offset)
             assert await client.committed() == expected

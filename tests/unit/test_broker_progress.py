@@ -84,40 +84,43 @@ def test_what_was_consumed_at_the_slave_while_the_master_was_away_counts() -> No
 
 def test_a_reset_survives_a_fail_over_and_is_told_there() -> None:
     master, slave = offsets((0, 100)), offsets((0, 100))
-    master.reset("g", "t", 0, 10, notify=True)
+    master.reset("g", "t", 0, 10)
     copy(master, slave)
     assert slave.query("g", "t", 0) == 10
     assert not slave.commit("g", "t", 0, 101), "the consumer has not heard of it"
-    assert slave.take_reset("g", "t", 0) == 10
+    assert slave.move_for("g", "t", 0, 100) == 10
+    assert slave.move_for("g", "t", 0, 10) is None
     assert slave.commit("g", "t", 0, 11)
     copy(slave, master)
-    assert master.take_reset("g", "t", 0) is None, "it was told"
+    assert master.move_for("g", "t", 0, 100) is None, "it was told"
     assert master.query("g", "t", 0) == 11
 
 
 def test_a_reset_survives_a_restart() -> None:
     table, again = offsets((0, 100)), offsets()
-    table.reset("g", "t", 0, 10, notify=True)
+    table.reset("g", "t", 0, 10)
     again.load(json.loads(json.dumps(table.snapshot())))
-    assert again.take_reset("g", "t", 0) == 10
+    assert again.move_for("g", "t", 0, 100) == 10
 
 
-@pytest.mark.parametrize("notify", [True, False])
+@pytest.mark.parametrize("heard", [True, False])
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_each_reset_beats_the_one_before(before: int, notify: bool) -> None:
+def test_each_reset_beats_the_one_before(before: int, heard: bool) -> None:
     table, old = offsets((0, 100)), offsets()
     for _ in range(before):
-        table.reset("g", "t", 0, 50, notify=True)
+        table.reset("g", "t", 0, 50)
+        if heard:
+            table.take_reset("g", "t", 0)
     copy(table, old)
-    table.reset("g", "t", 0, 20, notify=notify)
+    table.reset("g", "t", 0, 20)
     copy(old, table)
     assert table.query("g", "t", 0) == 20
-    assert table.take_reset("g", "t", 0) == (20 if notify else None)
+    assert table.move_for("g", "t", 0, 50) == 20
 
 
 def test_what_only_a_deposed_master_knows_does_not_reach_the_others() -> None:
     deposed, master = offsets((0, 100), (1, 5)), offsets((0, 60))
-    deposed.reset("g", "t", 0, 40, notify=False)  # unaware that it is
+    deposed.reset("g", "t", 0, 40)  # unaware that it is
     deposed.distrust()
     copy(deposed, master)
     assert master.query("g", "t", 0) == 60

@@ -274,6 +274,28 @@ def test_a_reset_outside_the_queue_changes_nothing(
     run(body)
 
 
+def test_members_that_a_broker_does_not_know_yet_follow_a_reset_until_one_has_heard_of_it() -> None:
+    """As after a restart or a promotion; and the connection may break that has the answer."""
+
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        order = await client.ask(CODE.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"offset": 0})
+        assert order.code == 0, order.remark
+        for member in (client, await world.connect(broker.address)):
+            told = await member.pull(2)
+            assert (told.code, told.remark) == (21, "OFFSET_RESET")
+            assert told.ext["nextBeginOffset"] == "0"
+            assert (await member.commit(2)).code == 0
+            assert await member.committed() == 0, "it has not heard of the reset"
+        assert (await client.pull(0)).code == 0
+        assert (await client.pull(2)).code == 0, "it has"
+        assert (await client.commit(2)).code == 0
+        assert await client.committed() == 2
+        await broker.close()
+
+    run(body)
+
+
 def test_a_group_gets_the_offsets_of_another_also_back_and_follows() -> None:
     async def body(world: World) -> None:
         broker, client = await filled(world)
