@@ -46,6 +46,7 @@ async def resend(
     """Let the group, or with `to_topic` all groups of the original topic, have a letter again."""
     origin = origin_of(letter)
     told = {name: value for name, value in letter.properties.items() if name not in _LEFT_OUT}
+    told[names.WAIT] = "true"  # of retries and letters it is false, and this is told as done
     if to_topic:
         told.pop(names.RETRY_TOPIC, None)
         if origin == letter.topic:

@@ -100,6 +100,7 @@ def test_the_group_alone_gets_its_dead_letters_again(nameserver: str) -> None:
         assert (again.message_id, again.body) == (one, letters[1].body)
         assert (again.topic, again.tag, again.keys) == ("orders", "new", letters[1].keys)
         assert again.reconsume_times == 0
+        assert again.properties["WAIT"] == "true"  # for its copies: a letter does not
         told = run(nameserver, "resend", "readers", "--all", "--json")
         assert json.loads(told[1]) == {"group": "readers", "dead_letters": 3, "resent": 3}
         bodies = sorted(got.get(timeout=PATIENCE_S).body for _ in letters)
@@ -116,6 +117,7 @@ def test_every_group_gets_what_is_sent_to_the_topic_again(nameserver: str) -> No
         again = others.get(timeout=PATIENCE_S)
         assert (again.message_id, again.topic) == (letter.message_id, "orders")
         assert "RETRY_TOPIC" not in again.properties
+        assert again.properties["WAIT"] == "true"
 
 
 @pytest.mark.parametrize(
