@@ -2,7 +2,10 @@
 
 One node of a group at a time: before another one's disk loses something, all of them have been seen
 with all of their log. So one copy at least of everything stays, and nothing that was acknowledged
-with more than one may be lost. Wherever the nameservers could help they may be restarted, too.
+with more than one may be lost. Wherever the nameservers could help they may be restarted, too. They
+run on where a master that waits for nobody gets an older or an empty disk: if no slave has followed
+its last epoch, nobody remembers that, and it opens it again; who had read in the first one goes on
+behind as many new messages. One with an empty disk may even make a group of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +49,8 @@ class Amnesia:
     async def _wipe_master(self) -> None:
         if node := self._victim(masters_only=True):
             await self._take_down(node)
-            await self._bring_back(node, "master wiped", node.wipe)
+            remembered = self._cluster.plan.copies == 1
+            await self._bring_back(node, "master wiped", node.wipe, remembered=remembered)
 
     async def _lose_commitlog(self) -> None:
         if node := self._victim():
@@ -70,8 +74,6 @@ class Amnesia:
                 return
             node.busy = node.ageing = True
             await self._take_down(node)
-            # A master that waits for nobody may open an epoch twice if nobody remembers the first
-            # one: who had read in that goes on behind as many new messages.
             remembered = self._cluster.plan.copies == 1
             change = partial(node.go_back_to, image)
             await self._bring_back(node, "older copy restored", change, remembered=remembered)

@@ -11,10 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import random
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 
 from saturnmq.broker.config import BrokerConfig
@@ -32,14 +30,9 @@ from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.nodes import SimBroker, SimNameServer, World
 from saturnmq.drills.sim.plan import (
     BROKER_PORT,
-    ENABLED,
-    FAULTS,
     LIVENESS_S,
     MESSAGE_BYTES_MAX,
-    RARE,
-    RARE_CHANCE,
     ROOT,
-    SCENE,
     TOPIC,
     TRANSACTION_CHECK_S,
     TRANSACTION_CHECKS,
@@ -52,6 +45,7 @@ from saturnmq.drills.sim.staging import Sinks
 from saturnmq.drills.sim.verdict import Evidence, Verdict, told
 from saturnmq.nameserver.claims import HOLD_MS
 from saturnmq.protocol.ids import decode_message_id
+from saturnmq.protocol.message_types import MIXED
 from saturnmq.protocol.signing import Signing
 from saturnmq.runtime.errors import SaturnError
 
@@ -215,6 +209,8 @@ class SimCluster:
             transaction_check_ms=int(TRANSACTION_CHECK_S * 1000),
             transaction_check_max=TRANSACTION_CHECKS,
             max_message_bytes=MESSAGE_BYTES_MAX,
+            check_message_types=plan.checks_types,
+            allow_mixed_types=plan.checks_types,
             replication_secret=plan.secret,
             stage_memory_bytes=512,  # so that some of a stage is in files
             store_options={
@@ -266,13 +262,18 @@ class SimCluster:
     async def _create_topic(self) -> None:
         """Create the topic on every group until every node has copied it: no promise covers topics
         before that."""
-        create = self.operator.admin.create_topic
+        create = partial(
+            self.operator.admin.create_topic,
+            TOPIC,
+            queues=self.plan.queues,
+            message_type=MIXED if self.plan.checks_types else None,
+        )
         deadline = self.loop.time() + 30.0
         while not all(map(self._knows_topic, self.brokers)):
             if self.loop.time() > deadline:
                 raise RuntimeError(f"the topic is not on every node {30:g} s after it was created")
             with contextlib.suppress(SaturnError):  # a group may not be complete yet
-                await self.operator.runtime.run(create(TOPIC, queues=self.plan.queues))
+                await self.operator.runtime.run(create())
             await asyncio.sleep(0.2)
 
     def _knows_topic(self, node: SimBroker) -> bool:
@@ -614,22 +615,3 @@ class SimCluster:
             violations=problems + self.loop.failures,
             trace_hash=self.trace.hexdigest(),
         )
-
-
-def draw_plan(seed: int) -> SimPlan:
-    """The plan of a seed."""
-    plan = SimPlan.draw(random.Random(f"{seed}/plan"))
-    rng = random.Random(f"{seed}/scenes")
-    drawn = frozenset(name for name in SCENES if rng.random() < SCENE and name in ENABLED)
-    rng = random.Random(f"{seed}/rare")
-    rare = [name for name in RARE if rng.random() < RARE_CHANCE]
-    plan = plan.with_rare(rng, {name: RARE[name] for name in rare})
-    return replace(plan, scenes=drawn)
-
-
-def with_faults(seed: int, plan: SimPlan, names: Collection[str]) -> SimPlan:
-    """The same plan without scenes, with only these faults."""
-    weights = {name: weight * (name in names) for name, weight in FAULTS.items()}
-    plan = replace(plan, weights=weights, rare={}, scenes=frozenset())
-    rare = {name: weight for name, weight in RARE.items() if name in names}
-    return plan.with_rare(random.Random(f"{seed}/rare/alone"), rare)

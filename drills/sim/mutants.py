@@ -27,6 +27,7 @@ from saturnmq.drills.mutants import MUTANTS as STORE_MUTANTS
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.disk_mutants import DISK_BIAS, DISK_MUTANTS, found_equal
 from saturnmq.drills.sim.election_mutants import ELECTION_BIAS, ELECTION_MUTANTS
+from saturnmq.drills.sim.kind_mutants import KIND_BIAS, KIND_MUTANTS
 from saturnmq.drills.sim.plan import FAULTS
 from saturnmq.drills.sim.pop_mutants import POP_BIAS, POP_MUTANTS
 from saturnmq.drills.sim.scene_mutants import SCENE_BIAS, SCENE_MUTANTS
@@ -271,5 +272,6 @@ _ALL: tuple[Mutant, ...] = (
     ),
 )
 MUTANTS = {mutant.name: mutant for mutant in _ALL}
-MUTANTS |= SCENE_MUTANTS | POP_MUTANTS | TRANSACTION_MUTANTS | DISK_MUTANTS | ELECTION_MUTANTS
-BIAS |= SCENE_BIAS | POP_BIAS | TRANSACTION_BIAS | DISK_BIAS | ELECTION_BIAS
+MUTANTS |= SCENE_MUTANTS | POP_MUTANTS | TRANSACTION_MUTANTS | KIND_MUTANTS
+MUTANTS |= DISK_MUTANTS | ELECTION_MUTANTS
+BIAS |= SCENE_BIAS | POP_BIAS | TRANSACTION_BIAS | KIND_BIAS | DISK_BIAS | ELECTION_BIAS

@@ -61,22 +61,35 @@ ETCD_RARE_CHANCE = 0.3
 ALONE = 0.5  # the chance that a cluster with such a fault has no operator
 
 
-# The scenes (`scenes/`) that seeds draw from, and the chance of each.
-ENABLED = (
-    "clocks",
-    "delaying",
-    "growing",
-    "misbehaving",
-    "popping",
-    "recreating",
-    "retrying",
-    "shrinking",
-    "spreading",
-    "taking-long",
-    "timing",
-    "transacting",
+# The scenes (`scenes/`) that seeds draw from, and the chance of each: greater for those of which
+# each is about a kind of messages.
+SCENE, KIND = 0.1, 0.2
+ENABLED = dict.fromkeys(
+    (
+        "clocks",
+        "delaying",
+        "growing",
+        "misbehaving",
+        "recreating",
+        "retrying",
+        "shrinking",
+        "spreading",
+        "taking-long",
+    ),
+    SCENE,
+) | dict.fromkeys(
+    (
+        "checking-types",
+        "polling",
+        "popping",
+        "replying",
+        "resending",
+        "resetting",
+        "timing",
+        "transacting",
+    ),
+    KIND,
 )
-SCENE = 0.1
 TRANSACTION_TIMEOUT_S = 0.5  # after which brokers ask about an open transaction
 TRANSACTION_CHECK_S = 1.0
 TRANSACTION_CHECKS = 12
@@ -192,6 +205,11 @@ class SimPlan:
             faults = {n: weight for n, weight in (ETCD_FAULTS | ETCD_RARE).items() if n in names}
         weights = self.weights | {"promote": 0} | faults
         return replace(self, lease_s=lease_s, patience_s=math.inf, weights=weights)
+
+    @property
+    def checks_types(self) -> bool:
+        """Whether brokers look at the types of messages."""
+        return "checking-types" in self.scenes
 
     @property
     def mode(self) -> str:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from saturnmq.broker.handlers import pop_acks
 from saturnmq.broker.pop import leases, service
-from saturnmq.broker.pop.leases import Leases, PopLane
+from saturnmq.broker.pop.leases import Leases, PopLane, PopLease
+from saturnmq.broker.pop.orders import PopOrder, Popped
 from saturnmq.broker.pop.recorder import PopRecorder
 from saturnmq.broker.pop.service import PopService
 from saturnmq.drills.mutants import Mutant, Patch
-from saturnmq.drills.sim.scene_mutants import RESTARTS
+from saturnmq.drills.sim.scene_mutants import NO_FAULTS, RESTARTS
 from saturnmq.store.message_store import AppendResult
 from saturnmq.store.offsets import PhysicalOffset, QueueOffset, StoreTime
 
@@ -61,6 +63,39 @@ def _kept(original: Any) -> Any:
     return change
 
 
+def _never(original: Any) -> Any:
+    return lambda *args, **kwargs: False
+
+
+def _new_ones_first(original: Any) -> Any:
+    def give_again(self: PopService, order: PopOrder, popped: Popped, lane: PopLane) -> None:
+        if order.ordered:
+            self._give_new(order, popped, lane)
+        original(self, order, popped, lane)
+
+    return give_again
+
+
+def _first_attempt(original: Any) -> Any:
+    def give(self: PopService, popped: Popped, lease: PopLease, *args: Any) -> None:
+        lease.attempts = 0
+        original(self, popped, lease, *args)
+
+    return give
+
+
+def _first_only(original: Any) -> Any:
+    return lambda text: original(text)[:1]
+
+
+FULL_DISKS = {
+    "slaves": 1,
+    "segment_bytes": 8 << 10,
+    "safety_s": 40.0,
+    "gap_s": 1.0,
+    "weights": NO_FAULTS | {"full_disk": 6, "power_loss": 2},
+}
+
 _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], dict[str, Any]]] = {
     "pop-leases-forgotten": (
         "a new term does not know what is out",
@@ -96,12 +131,36 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], dict[str, Any]]] = {
         "the cursor moves even if the record of the lease cannot be written",
         "I12: nobody gets the messages before it",
         (Patch(PopService, "_give", _cursor_first),),
-        {},
+        FULL_DISKS,
     ),
     "pop-change-shortens": (
         "a longer invisible time is not granted, and nobody is told",
         "pop twice: a member works on a message that another one gets",
         (Patch(PopService, "change", _kept),),
+        {},
+    ),
+    "pop-order-unlocked": (
+        "a queue of an ordered group is given to whoever asks",
+        "pop: more of a queue while messages of it are out",
+        (Patch(Leases, "is_blocked", _never),),
+        {},
+    ),
+    "pop-order-goes-on": (
+        "an ordered pop gives out new messages before those whose time is over",
+        "pop: past a message that failed",
+        (Patch(PopService, "_give_again", _new_ones_first),),
+        {},
+    ),
+    "pop-attempts-uncounted": (
+        "a message that is given out again does not say so",
+        "pop: an attempt was not counted",
+        (Patch(PopService, "_give", _first_attempt),),
+        {},
+    ),
+    "pop-acks-the-first": (
+        "of many messages that are acknowledged in one request the first one counts",
+        "pop after its acknowledgement",
+        (Patch(pop_acks, "_bits", _first_only),),
         {},
     ),
 }

@@ -24,8 +24,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from saturnmq.drills.sim.cluster import SimCluster, draw_plan, with_faults
+from saturnmq.drills.sim.cluster import SimCluster
 from saturnmq.drills.sim.disk import PowerLoss
+from saturnmq.drills.sim.drawing import draw_plan, with_faults
 from saturnmq.drills.sim.loop import SimLoop, SimStuck, TooLong
 from saturnmq.drills.sim.plan import ETCD_FAULTS, ETCD_RARE, FAULTS, RARE
 from saturnmq.drills.sim.report import SimReport

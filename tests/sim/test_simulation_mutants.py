@@ -49,8 +49,15 @@ FOUND_AT = {
     "pop-leases-forgotten": 6,
     "pop-acks-unwritten": 6,
     "pop-time-halved": 2,
-    "pop-cursor-before-its-record": 3,
     "pop-change-shortens": 2,
+    "pop-order-unlocked": 2,
+    "pop-order-goes-on": 2,
+    "handed-over-as-done": 8,
+    "pause-unheard": 2,
+    "reset-unheard": 2,
+    "reset-told-once": 20,
+    "reset-undone-by-a-commit": 4,
+    "letter-without-copies": 32,
 }
 
 

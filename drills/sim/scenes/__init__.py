@@ -1,10 +1,15 @@
 """The scenes: actions of operators, clocks and applications in a simulated cluster, one module
 each."""
 
+from saturnmq.drills.sim.scenes.checking_types import CheckingTypes
 from saturnmq.drills.sim.scenes.delaying import ClockSteps, Delaying
 from saturnmq.drills.sim.scenes.growing import Growing
+from saturnmq.drills.sim.scenes.polling import Polling
 from saturnmq.drills.sim.scenes.popping import Popping
 from saturnmq.drills.sim.scenes.recreating import Recreating
+from saturnmq.drills.sim.scenes.replying import Replying
+from saturnmq.drills.sim.scenes.resending import Resending
+from saturnmq.drills.sim.scenes.resetting import Resetting
 from saturnmq.drills.sim.scenes.retrying import Misbehaving, Retrying
 from saturnmq.drills.sim.scenes.scene import Scene
 from saturnmq.drills.sim.scenes.shrinking import Shrinking
@@ -27,5 +32,10 @@ SCENES: dict[str, type[Scene]] = {
     "spreading": Spreading,
     "transacting": Transacting,
     "popping": Popping,
-    "timing": Timing,  # the last: those before are drawn as they were
+    "timing": Timing,
+    "replying": Replying,  # new ones come last: those before are drawn as they were
+    "polling": Polling,
+    "resetting": Resetting,
+    "resending": Resending,
+    "checking-types": CheckingTypes,
 }

@@ -18,6 +18,7 @@ from saturnmq.drills.sim.allowance import put_off
 from saturnmq.drills.sim.history import Place, SimHistory
 from saturnmq.drills.sim.scenes.scene import Scene
 from saturnmq.drills.sim.verdict import told
+from saturnmq.protocol.message_types import DELAY
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
 
@@ -31,7 +32,7 @@ KNOWN_S = 5.0  # a delivery is known to all nodes so long after it
 
 
 class Delaying(Scene):
-    topic, group = "delayed", "patient"
+    topic, group, message_type = "delayed", "patient", DELAY
     waits_in: ClassVar[str] = SCHEDULE_TOPIC
     lane: ClassVar[str] = "wait"
     patience_s = 75.0
@@ -69,6 +70,10 @@ class Delaying(Scene):
     def slack_s(self, value: str) -> float:
         """How much earlier it may come by the time of the world."""
         return EARLY_S
+
+    def held_s(self, value: str) -> float:
+        """How much later it may come."""
+        return HELD_S
 
     def always_waits(self, value: str) -> bool:
         """Whether no broker delivers it at once."""
@@ -110,7 +115,7 @@ class Delaying(Scene):
                 early.append(text)
             first = history.first_seen[self.group][value]
             whole = max(begun, self._calm_at)
-            if delivery is first and delivery.at > whole + delay + HELD_S:
+            if delivery is first and delivery.at > whole + delay + self.held_s(value):
                 held.append(text)
         found += told("I14 delivered early", early)
         found += told("I14 held for too long", held)

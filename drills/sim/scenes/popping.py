@@ -1,24 +1,24 @@
-"""Members of a group that pops: they acknowledge, ask for more time, give messages back, forget
-them, and die. The two rules of pop (docs/pop.md): each message is acknowledged or comes again, and
-none is given out twice within its invisible time.
+"""Members of a group that pops: they acknowledge, one by one or many in one request, ask for more
+time, give messages back, forget them, and die. The rules of pop (docs/pop.md): each message is
+acknowledged or comes again, none is given out twice within its invisible time, attempts are
+counted.
 
-Time is the virtual time of the world; the wall clocks of nodes need not agree with it. A time
-begins when its broker records it, which is not before the member asked. So the next delivery of a
-message may come no sooner than the time after that question; a request whose answer was lost may
-have changed it or not.
+The group of some seeds is ordered. A queue of it is then given to one member at a time, and a
+message that fails holds up those behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import random
+from itertools import count
+from typing import TYPE_CHECKING, NamedTuple
 
 from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.drills.sim.history import Place
 from saturnmq.drills.sim.load import ClientMachine
+from saturnmq.drills.sim.scenes.pop_record import WAIT_S, PopDelivery, PopRecord
 from saturnmq.drills.sim.scenes.scene import Scene
-from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import NoMessage, SaturnError
 
@@ -28,21 +28,15 @@ if TYPE_CHECKING:
 MESSAGES = 12
 ENCORE = 6
 TIMES_S = (3.0, 6.0, 12.0)
-WAIT_S = 1.0  # of one receive: the less, the closer is the verdict
 BATCH = 4
-EARLY_S = 0.002  # brokers count milliseconds
+ORDERED = 0.5
 
 
-@dataclass
-class PopDelivery:
-    """One delivery of a message, and what its member did with it."""
+class Taken(NamedTuple):
+    """A message that a member works on."""
 
-    at: float
-    until: float  # nobody else may have it before
-    group: str  # of brokers
-    number: int  # of attempts before
-    member: str
-    acked: float | None = None  # when the answer came
+    message: ReceivedMessage
+    delivery: PopDelivery
 
 
 class PopMember(ClientMachine):
@@ -61,7 +55,7 @@ class PopMember(ClientMachine):
         )
         self.consumer.subscribe(self._scene.topic)
         await self.runtime.run(self._begin())
-        self._task = asyncio.create_task(self.runtime.run(self._work()))
+        self._task = self._scene.watched(self.runtime.run(self._work()))
 
     async def _begin(self) -> None:
         await self.consumer.core.start()
@@ -72,33 +66,34 @@ class PopMember(ClientMachine):
         while True:
             time_s = scene.rng.choice(TIMES_S)
             try:
-                messages = await self._receive(time_s)
+                taken = await self._receive(time_s)
             except SaturnError as error:
                 scene.cluster.trace.note("pop.failed", f"{self.name} {error!r}")
                 await self.runtime.sleep(0.3)
                 continue
-            for message in messages:
-                await self._handle(message)
+            done = [each for each in taken if await self._handle(each)]
+            if done and scene.acks_together:
+                await self._acknowledge(done)
 
-    async def _receive(self, time_s: float) -> list[ReceivedMessage]:
+    async def _receive(self, time_s: float) -> list[Taken]:
         scene = self._scene
-        asked = scene.now
-        messages = await self.consumer.receive(BATCH, invisible_s=time_s, wait_s=WAIT_S)
-        for message in messages:
-            value = scene.note(message)
-            times = message.reconsume_times
-            group = message.broker_name or ""
-            delivery = PopDelivery(scene.now, asked + time_s, group, times, self.name)
-            scene.deliveries.setdefault(scene.key(message, value), []).append(delivery)
-        return messages
+        asked, pop = scene.now, next(scene.pops)
+        taken = []
+        for message in await self.consumer.receive(BATCH, invisible_s=time_s, wait_s=WAIT_S):
+            place = Place(message.broker_name or "?", message.queue_id, message.queue_offset)
+            value, until, times = scene.note(message), asked + time_s, message.reconsume_times
+            delivery = PopDelivery(place, value, pop, scene.now, until, times, self.name)
+            scene.record.add(delivery)
+            taken.append(Taken(message, delivery))
+        return taken
 
-    async def _handle(self, message: ReceivedMessage) -> None:
-        """Do what comes to its mind; when the faults are over it only acknowledges."""
-        scene = self._scene
-        delivery = scene.latest(message, self.name)
+    async def _handle(self, taken: Taken) -> bool:
+        """Do what comes to its mind; when the faults are over it only acknowledges. True: the
+        message is done with."""
+        scene, (message, delivery) = self._scene, taken
         luck = 1.0 if scene.calm() or message.reconsume_times > 2 else scene.rng.random()
         if luck < 0.15:
-            return  # forgotten
+            return False  # forgotten
         if luck < 0.35:
             asked, time_s = scene.now, scene.rng.choice((0.5, *TIMES_S))
             before = delivery.until  # its member may die before the answer
@@ -109,23 +104,33 @@ class PopMember(ClientMachine):
             except SaturnError as error:
                 if isinstance(error, NoMessage):
                     delivery.until = before
-                return
+                return False
             if luck < 0.25:
-                return  # given back
+                return False  # given back
         if luck < 0.5:
             await self.runtime.sleep(scene.rng.uniform(0.0, TIMES_S[0]))
-        key = scene.key(message)
-        asked_before = key in scene.perhaps_acked
-        scene.perhaps_acked.add(key)
+        if not scene.acks_together:
+            await self._acknowledge([taken])
+        return True
+
+    async def _acknowledge(self, done: list[Taken]) -> None:
+        scene, record = self._scene, self._scene.record
+        keys = [each.delivery.key for each in done]
+        first = [key for key in keys if key not in record.ack_asked]
+        for each in done:
+            each.delivery.ack_asked = scene.now
+            record.ack_asked.setdefault(each.delivery.key, scene.now)
         try:
-            await self.consumer.ack(message)
+            await self.consumer.ack([each.message for each in done])
         except SaturnError as error:
             scene.cluster.trace.note("ack.failed", f"{self.name} {error!r}")
-            if isinstance(error, NoMessage) and not asked_before:
-                scene.perhaps_acked.discard(key)
+            if isinstance(error, NoMessage) and len(done) == 1:  # of several any may be done
+                for key in first:
+                    del record.ack_asked[key]
             return
-        delivery.acked = scene.now
-        scene.acked.setdefault(key, delivery)
+        for each in done:
+            each.delivery.acked = scene.now
+        record.acked.update(keys)
 
     async def die(self) -> None:
         """`kill -9`."""
@@ -142,15 +147,17 @@ class PopMember(ClientMachine):
 
 class Popping(Scene):
     topic, group = "popped", "popping"
+    moves_retries = False
     patience_s = 60.0
 
     def __init__(self, cluster: SimCluster, number: int) -> None:
         super().__init__(cluster, number)
         self.popping: list[PopMember] = []
-        self.deliveries: dict[str, list[PopDelivery]] = {}
-        self.acked: dict[str, PopDelivery] = {}
-        self.perhaps_acked: set[str] = set()  # asked for; the answer may be lost
-        self._values: dict[Place, str] = {}
+        self.record = PopRecord(lambda group, at: cluster.allowance.may_go(group, at, None))
+        self.pops = count()
+        kind = random.Random(f"{cluster.seed}/scene/{self.topic}/kind")
+        self.ordered = kind.random() < ORDERED
+        self.acks_together = kind.random() < 0.5
 
     async def start(self) -> None:
         await self.sender.start()
@@ -201,48 +208,16 @@ class Popping(Scene):
             await member.close()
         await super().close()
 
-    def key(self, message: ReceivedMessage, value: str = "") -> str:
-        """A message by its place in the log: a value may be stored more than once."""
-        place = Place(message.broker_name or "?", message.queue_id, message.queue_offset)
-        return f"{place} {value or self._values[place]}"
-
-    def note(self, message: ReceivedMessage) -> str:
-        value = super().note(message)
-        place = Place(message.broker_name or "?", message.queue_id, message.queue_offset)
-        self._values[place] = value
-        return value
-
-    def latest(self, message: ReceivedMessage, member: str) -> PopDelivery:
-        """The delivery to this member that it works on."""
-        found = self.deliveries[self.key(message)]
-        return next(each for each in reversed(found) if each.member == member)
-
     def waits_for(self) -> str:
         if not all(lane.done() for lane in self.lanes):
             return "sends"
-        done = self.acked.keys() | self.perhaps_acked
+        done = self.record.acked | self.record.ack_asked.keys()
         keys = (f"{place} {value}" for place, value in self.stored().items())
         open_ = [key for key in keys if key not in done]
         return f"{len(open_)} messages, the first {open_[0]}" if open_ else ""
 
     def verdict(self) -> list[str]:
-        twice, after = [], []
-        for key, deliveries in self.deliveries.items():
-            for number, one in enumerate(deliveries):
-                for two in deliveries[number + 1 :]:
-                    text = f"{key} to {one.member} at {one.at:.3f}"
-                    text += f" and to {two.member} at {two.at:.3f}"
-                    if two.at < one.until - EARLY_S and not self._excused(one, one.at):
-                        twice.append(f"{text}, its time was not over before {one.until:.3f}")
-                    done = one.acked
-                    if done is None or two.at <= done + WAIT_S:
-                        continue
-                    if not self._excused(one, done):
-                        after.append(f"{text}, acknowledged at {done:.3f}")
-        found = told("pop: given out twice within its invisible time", twice)
-        found += told("pop: given out after its acknowledgement", after)
+        found = self.record.verdict()
+        if self.ordered:
+            found += self.record.order_verdict(self.stored())
         return found + super().verdict()
-
-    def _excused(self, one: PopDelivery, since: float) -> bool:
-        """Whether the record of what a broker promised at this time may be gone from its log."""
-        return self.cluster.allowance.may_go(one.group, since, None)

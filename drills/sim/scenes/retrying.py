@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from saturnmq.broker.handlers.retry import FIRST_RETRY_LEVEL
 from saturnmq.client.consumer.results import ConsumeResult
@@ -52,10 +53,11 @@ class Retrying(Scene):
     topic, group = "refused", "failing"
     patience_s = 110.0
     failures: tuple[Callable[[], object], ...] = (_retry, _raise)
+    retries: ClassVar[tuple[int, ...]] = (0, 1, 2)  # attempts after the first, of each seed one
 
     async def start(self) -> None:
         self.attempts: dict[str, list[Attempt]] = {}
-        self.most = self.rng.choice((0, 1, 2))  # attempts after the first
+        self.most = self.rng.choice(self.retries)
         await self.sender.start()
         await self.create(self.plan.queues)
         await self.join()
@@ -111,7 +113,10 @@ class Retrying(Scene):
 
     def _may_be_lost(self, value: str) -> bool:
         last = self.attempts[value][-1]
-        at = last.failed_at or last.at
+        return self.was_lost_after(last.failed_at or last.at)
+
+    def was_lost_after(self, at: float) -> bool:
+        """Whether a loss some seconds after this time may have taken what was stored then."""
         return any(
             self.cluster.allowance.may_go(group, at + later / 2, None)
             for group in self.cluster.groups

@@ -11,16 +11,20 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.core import ClientCore
 from saturnmq.drills.sim import aftermath
 from saturnmq.drills.sim.history import Place, SimHistory
 from saturnmq.drills.sim.load import COMMIT_S, ClientMachine, SimSender
 from saturnmq.drills.sim.nodes import SimBroker
+from saturnmq.drills.sim.runtime import PoweredOff
 from saturnmq.drills.sim.verdict import Evidence, Verdict
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.message_types import MESSAGE_TYPE, MIXED, NORMAL
 from saturnmq.runtime.errors import SaturnError
 
 if TYPE_CHECKING:
@@ -29,8 +33,21 @@ if TYPE_CHECKING:
 KNOWN_S = 3.0  # a change that is not on every node after so long is ordered again
 
 
+class Mortal(Protocol):
+    """A machine that is killed."""
+
+    name: str
+
+    async def die(self) -> None: ...
+
+
+Worker = TypeVar("Worker", bound=Mortal)
+
+
 class SceneConsumer(ClientMachine):
     """A consumer on a machine of its own."""
+
+    consumer: PushConsumer | PullConsumer
 
     def __init__(
         self,
@@ -79,8 +96,11 @@ class Scene:
 
     topic: ClassVar[str]
     group: ClassVar[str]
-    ordered: ClassVar[bool] = False
+    ordered: bool = False  # its group
+    moves_retries: ClassVar[bool] = True  # to the retry topic; else they keep their places
     patience_s: ClassVar[float] = 30.0  # after its encore everything is delivered so soon
+    member_type: ClassVar[type[SceneConsumer]] = SceneConsumer
+    message_type: str = MIXED  # of its topic, where brokers check that
 
     def __init__(self, cluster: SimCluster, number: int) -> None:
         self.cluster, self.plan = cluster, cluster.plan
@@ -116,7 +136,7 @@ class Scene:
         if not all(lane.done() for lane in self.lanes):
             return "sends"
         seen = self.history.first_seen[self.group]
-        missing = [value for value in self.stored().values() if value not in seen]
+        missing = [value for value in self.owed().values() if value not in seen]
         return f"{len(missing)} messages, the first {missing[0]}" if missing else ""
 
     def verdict(self) -> list[str]:
@@ -124,12 +144,16 @@ class Scene:
         cluster = self.cluster
         evidence = Evidence(
             self.judged(),
-            self.stored(),
+            self.owed(),
             cluster.is_saved,
             cluster.allowance,
             {self.group: self.ordered},
         )
         return Verdict(evidence).run()
+
+    def owed(self) -> dict[Place, str]:
+        """The stored messages that its group has to get."""
+        return self.stored()
 
     def judged(self) -> SimHistory:
         """The part of its history that the common verdict is about."""
@@ -160,13 +184,14 @@ class Scene:
         place = Place(message.broker_name, message.queue_id, message.queue_offset)
         body, times = bytes(message.body), message.reconsume_times
         self.cluster.trace.note("deliver", f"{self.group} {place} {times}", body)
-        found = self.history.deliver(self.group, self.now, place, body, again=times > 0)
+        again = times > 0 and self.moves_retries
+        found = self.history.deliver(self.group, self.now, place, body, again=again)
         return found.value or "?"
 
     async def join(self) -> SceneConsumer:
         """Add one more member."""
         self._machines += 1
-        member = SceneConsumer(self, self._machines, self.listen, **self.member_options())
+        member = self.member_type(self, self._machines, self.listen, **self.member_options())
         self.members.append(member)
         await member.start()
         return member
@@ -190,8 +215,32 @@ class Scene:
                 self.fault("member killed", member.name)
                 await member.die()
 
+    async def replace(
+        self, workers: list[Worker], hire: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Workers die, and others take their place, until the faults are over."""
+        while not self.calm():
+            await asyncio.sleep(min(self.rng.expovariate(1 / 8.0), self.patience_s / 2))
+            if self.calm():
+                return
+            worker = workers.pop(self.rng.randrange(len(workers)))
+            self.fault("producer killed", worker.name)
+            await worker.die()
+            await hire()
+
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        self.lanes.append(asyncio.create_task(work))
+        self.lanes.append(self.watched(work))
+
+    def watched(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin work whose failure is one of the run."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, PoweredOff):
+            self.cluster.problems.append(f"a part of the scene {self.topic} failed: {error!r}")
 
     async def send(
         self,
@@ -255,13 +304,17 @@ class Scene:
         """Create the topic with so many queues on every node: no promise covers a topic before
         that."""
 
+        wanted = self.message_type if self.plan.checks_types else None
+
         def knows(node: SimBroker) -> bool:
             topic = node.serving.context.topics.get(self.topic) if node.serving else None
-            return topic is not None and topic.write_queues == queues
+            if topic is None or topic.write_queues != queues:
+                return False
+            return wanted is None or topic.attributes.get(MESSAGE_TYPE, NORMAL) == wanted
 
         self.fault("queues changed", str(queues))
-        create = self.cluster.operator.admin.create_topic
-        await self.order_everywhere(lambda: create(self.topic, queues=queues), knows)
+        create = partial(self.cluster.operator.admin.create_topic, self.topic, message_type=wanted)
+        await self.order_everywhere(lambda: create(queues=queues), knows)
 
     def stored_at(self, node: SimBroker, topic: str = "") -> Iterator[tuple[Place, str | None]]:
         """The topic's messages on a node."""

@@ -97,6 +97,10 @@ class Timing(Delaying):
             return super().slack_s(value)
         return math.inf if self._stepped() else APART_S
 
+    def held_s(self, value: str) -> float:
+        is_moment = self._key(value) in self._moments
+        return math.inf if is_moment and self._stepped() else super().held_s(value)
+
     def always_waits(self, value: str) -> bool:
         return self._key(value) not in self._moments  # one may be over where a clock is ahead
 

@@ -24,6 +24,7 @@ from saturnmq.drills.sim.plan import TRANSACTION_TIMEOUT_S
 from saturnmq.drills.sim.scenes.scene import Scene
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import Message, ReceivedMessage
+from saturnmq.protocol.message_types import TRANSACTION
 from saturnmq.protocol.topics import CHECK_MAX_TIME_TOPIC
 from saturnmq.runtime.errors import SaturnError, TransactionEnded, TransactionFailed
 
@@ -113,7 +114,7 @@ class Dealer(ClientMachine):
 
 
 class Transacting(Scene):
-    topic, group = "deals", "dealers"
+    topic, group, message_type = "deals", "dealers", TRANSACTION
     patience_s = 75.0
 
     def __init__(self, cluster: SimCluster, number: int) -> None:
@@ -131,7 +132,7 @@ class Transacting(Scene):
             await self._hire()
         for lane in range(2):
             self.spawn(self._deal(f"deal{lane}", MESSAGES))
-        self.spawn(self._come_and_go())
+        self.spawn(self.replace(self.dealers, self._hire))
 
     def member_options(self) -> dict[str, object]:
         return {"from_beginning": True}
@@ -141,17 +142,6 @@ class Transacting(Scene):
         self._made += 1
         await dealer.start()
         self.dealers.append(dealer)
-
-    async def _come_and_go(self) -> None:
-        """Producers die, and others take their place, until the faults are over."""
-        while not self.calm():
-            await asyncio.sleep(min(self.rng.expovariate(1 / 8.0), self.patience_s / 2))
-            if self.calm():
-                return
-            dealer = self.dealers.pop(self.rng.randrange(len(self.dealers)))
-            self.fault("producer killed", dealer.name)
-            await dealer.die()
-            await self._hire()
 
     async def encore(self) -> None:
         self.spawn(self._deal("last", ENCORE))
