@@ -29,6 +29,7 @@ from saturnmq.broker.groundwork import Groundwork
 from saturnmq.broker.handlers.admin import AdminService
 from saturnmq.broker.handlers.assignment import AssignmentRequests
 from saturnmq.broker.handlers.client_questions import ClientQuestions
+from saturnmq.broker.handlers.forbidding import ForbiddingService
 from saturnmq.broker.handlers.group_progress import GroupProgress
 from saturnmq.broker.handlers.inspection import InspectionService
 from saturnmq.broker.handlers.live_settings import SettingsService
@@ -364,7 +365,7 @@ def _handlers(
     messaging: MessagingParts,
     replication: ReplicationParts,
 ) -> dict[int, Handler]:
-    c = ground.context
+    c, save = ground.context, ground.persistence.save
 
     def ha_status() -> dict[str, Any]:
         return (replication.slave if c.role.is_slave else ground.master).status()
@@ -376,7 +377,7 @@ def _handlers(
         ha_status=ha_status,
         request_cleaning=durability.cleaning.request,
         forget_pops=messaging.popping.forget_group,
-        save=ground.persistence.save,
+        save=save,
         deletion=messaging.deletion,
         copy_tables=replication.table_sync.copy_now,
         started_ms=c.runtime.now_ms(),
@@ -394,9 +395,7 @@ def _handlers(
         messaging.pulls,
         messaging.pops,
         messaging.pop_acks,
-        AssignmentRequests(
-            c, replication.registrar.route, ground.persistence.save, messaging.members.notify
-        ),
+        AssignmentRequests(c, replication.registrar.route, save, messaging.members.notify),
         messaging.retries,
         messaging.recalls,
         QueryService(c),
@@ -404,8 +403,9 @@ def _handlers(
         ClientQuestions(c),
         admin,
         RuntimeInformation(c, statuses, durability.flush.behind_ms),
+        ForbiddingService(c, save),
         GroupProgress(c),
-        OffsetMoves(c, wake_pulls=messaging.wake_readers, save=ground.persistence.save),
+        OffsetMoves(c, wake_pulls=messaging.wake_readers, save=save),
         InspectionService(c),
         SettingsService(c),
         replication.failover,

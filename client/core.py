@@ -70,6 +70,7 @@ class ClientCore:
         self.default_topic_queues = default_topic_queues
         self.local_ip = "127.0.0.1"
         self.pid = runtime.random.getrandbits(16)
+        self.started_ms = runtime.now_ms()
         self._instance = f"{self.pid}#{runtime.random.getrandbits(48)}"
         self._client_id = client_id
         self._newest_subscription = 0

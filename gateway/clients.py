@@ -23,6 +23,7 @@ from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.inner_endpoint import InnerEndpoint
 from saturnmq.protocol.remoting import LANGUAGES, Command
+from saturnmq.protocol.running_info import running_info
 from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError, error_for
@@ -50,10 +51,17 @@ class Client:
     """One client, by its id."""
 
     def __init__(
-        self, client_id: str, language: str, gone: asyncio.Future[None], commands: Asked
+        self,
+        client_id: str,
+        language: str,
+        gone: asyncio.Future[None],
+        commands: Asked,
+        since_ms: int,
     ) -> None:
-        """`gone` is done when the client has ended, or was forgotten."""
+        """`gone` is done when the client has ended, or was forgotten; `since_ms`: its first
+        call."""
         self.client_id = client_id
+        self._since_ms = since_ms
         self.gone = gone
         self._commands = commands
         self.language = _LANGUAGES.get(language.upper(), "OTHER")
@@ -152,18 +160,14 @@ class Client:
         knows. mqadmin has a message verified by consumers only that are pushed to."""
         settings = v2.Settings() if self.settings is None else self.settings
         is_pushed = settings.client_type == v2.ClientType.PUSH_CONSUMER
-        return {
-            "properties": {
-                "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if is_pushed else "CONSUME_POP",
-                "PROP_CONSUMEORDERLY": "false",
-                "PROP_CLIENT_VERSION": settings.user_agent.version,
-                "language": self.language,
-            },
-            "subscriptionSet": self._subscriptions(),
-            "mqTable": {},
-            "mqPopTable": {},
-            "statusTable": {},
-        }
+        return running_info(
+            "CONSUME_PASSIVELY" if is_pushed else "CONSUME_POP",
+            self._subscriptions(),
+            ordered=False,
+            version=settings.user_agent.version,
+            started_ms=self._since_ms,
+            language=self.language,
+        )
 
     def _subscriptions(self) -> list[dict[str, Any]]:
         found = []
@@ -216,7 +220,8 @@ class Clients:
         if client is None:
             language = call.metadata.get(LANGUAGE, "")
             gone: asyncio.Future[None] = self._runtime.create_future()
-            client = Client(client_id, language, gone, self._commands)
+            now_ms = self._runtime.now_ms()
+            client = Client(client_id, language, gone, self._commands, now_ms)
         elif not client.link.closed:
             client.link.heard()
             return client

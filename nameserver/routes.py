@@ -11,9 +11,9 @@ Pure; callers pass the time, in milliseconds of a steady clock.
 | `_terms` | cluster, broker name | the highest epoch of a master there, and that master |
 | `_claims` | broker name | the identity of the group that holds the name (claims.py) |
 
-The server writes it, from requests 103 104 904 322 205 327 216, from closed connections and from
-the scan. Nothing is stored: after a restart the brokers' next registrations (10-60 s apart) fill
-the table again.
+The server writes it, from requests 103 104 904 322 205 327 216 217, from closed connections and
+from the scan. Nothing is stored: after a restart the brokers' next registrations (10-60 s apart)
+fill the table again.
 
 Rules followed: queue data comes from brokerId 0 only, or from the smallest id of a group with
 acting masters; it is taken when the registration is the first, the version changed, or the topic
@@ -22,8 +22,7 @@ one topic is refused, because such a partial table is what a running broker send
 changed. Removing a name's last address removes its queue data. A broker is removed at once when the
 connection of its last registration closes.
 
-Our additions: our brokers send their whole table, so a topic that is missing in it no longer
-exists. our brokers mark their table as whole, so a topic that is missing in it no longer exists.
+Our additions: our brokers mark their table as whole, so what is missing in it no longer exists.
 
 Nothing is taken from a broker whose group does not hold its name: no address, no topic, no epoch. A
 broker whose group is unknown may not take the place of a living one whose group is known.
@@ -36,7 +35,7 @@ A higher epoch takes over at once; an impossibly high one is refused. Of two liv
 epoch the first stays. `changed` collects the topics whose route has changed.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -278,8 +277,7 @@ class RouteTable:
                 if name not in broker.topics:
                     self._drop(name, broker.name)
         for topic in broker.topics.values():
-            queues = self._topics.setdefault(topic.name, {})
-            if not changed and broker.name in queues:
+            if not changed and broker.name in self._topics.get(topic.name, ()):
                 continue
             data = QueueData(
                 broker.name,
@@ -288,9 +286,7 @@ class RouteTable:
                 topic.perm & ~PERM_WRITE if is_prime_slave else topic.perm,
                 topic.sys_flag,
             )
-            if queues.get(broker.name) != data:
-                queues[broker.name] = data
-                self.changed[topic.name] = None
+            self.put_topic(topic.name, data)
 
     def unregister(self, name: str, address: str) -> None:
         """Forget one broker process; unknown ones are no error."""
@@ -349,9 +345,9 @@ class RouteTable:
         """The broker process of this name at this address, if it is in the routes."""
         return self._live.get((name, address))
 
-    def unknown(self, broker: Registration) -> int:
-        """The number of its topics that have no entry under its broker name yet."""
-        return sum(broker.name not in self._topics.get(topic, ()) for topic in broker.topics)
+    def unknown(self, broker_name: str, topics: Iterable[str]) -> int:
+        """The number of these topics that have no entry under this broker name yet."""
+        return sum(broker_name not in self._topics.get(topic, ()) for topic in topics)
 
     def __len__(self) -> int:
         """The number of entries: each topic at a broker name, and each broker process."""
@@ -385,6 +381,20 @@ class RouteTable:
 
     def topics(self) -> list[str]:
         return sorted(self._topics)
+
+    def flagged_topics(self, flags: int, without: int) -> list[str]:
+        """Those whose system flag, at one of their brokers, has `flags` and not `without`."""
+        found = ((name, next(iter(queues.values()))) for name, queues in self._topics.items())
+        return sorted(name for name, data in found if data.sys_flag & (flags | without) == flags)
+
+    def put_topic(self, topic: str, data: QueueData) -> None:
+        """Take the queues of one topic at a broker name that is registered."""
+        assert data.broker_name in self._brokers, f"{data.broker_name} is not registered"
+        queues = self._topics.setdefault(topic, {})
+        if queues.get(data.broker_name) != data:
+            self.changes += 1
+            queues[data.broker_name] = data
+            self.changed[topic] = None
 
     def topics_by_cluster(self, cluster: str) -> list[str]:
         names = self._clusters.get(cluster, set())

@@ -56,6 +56,7 @@ from .kv import KvConfig, KvFile
 from .registration import Registration, parse_registration
 from .routes import LiveBroker, RouteTable
 from .settings import NameserverSettings
+from .topic_requests import TopicRequests
 from .watches import Watches
 
 log = logging.getLogger(__name__)
@@ -119,7 +120,9 @@ class NameServer:
         self._scanned_at = runtime.monotonic()
         self._stood_s = 0.0  # total time for which this process stood still
         code = RequestCode
+        topics = TopicRequests(self.routes, self._answers, _speaks_for, self._make_room)
         self._handlers: dict[int, Callable[[Endpoint, Command, Any], Command]] = {
+            **topics.handlers(),
             code.REGISTER_BROKER: self._register,
             code.UNREGISTER_BROKER: self._unregister,
             code.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -129,12 +132,6 @@ class NameServer:
             code.QUERY_DATA_VERSION: self._query_version,
             code.GET_KV_CONFIG: self._get_kv,
             code.GET_KVLIST_BY_NAMESPACE: self._list_kv,
-            code.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_perm,
-            code.ADD_WRITE_PERM_OF_BROKER: self._add_write_perm,
-            code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
-            code.GET_TOPICS_BY_CLUSTER: self._topics_by_cluster,
-            code.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
-            code.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             code.UPDATE_NAMESRV_CONFIG: self._update_config,
             code.GET_NAMESRV_CONFIG: self._get_config,
             code.UPDATE_CONTROLLER_CONFIG: self._update_config,
@@ -294,16 +291,16 @@ class NameServer:
 
     def _take(self, endpoint: Endpoint, command: Command, registration: Registration) -> Command:
         known = self.routes.live(registration.name, registration.address)
-        new = ROUTE_BYTES * (self.routes.unknown(registration) + (known is None))
+        new = self.routes.unknown(registration.name, registration.topics) + (known is None)
         try:
-            self._memory_of_routes.take(new, f"the registration of broker {registration.name}")
+            self._make_room(new, f"the registration of broker {registration.name}")
         except SystemBusy as error:
             self._log_refused(endpoint, str(error))
             raise
         try:
             result = self.routes.register(registration, self._now_ms(), endpoint)
         except SaturnError as error:
-            self._memory_of_routes.give_back(new)
+            self._memory_of_routes.give_back(ROUTE_BYTES * new)
             if isinstance(error, ForeignGroup):
                 self._log_refused(endpoint, str(error))
             raise
@@ -346,6 +343,9 @@ class NameServer:
         return command.reply(
             ext=ext, body=b"" if table is None else fastjson.dumps({"table": table})
         )
+
+    def _make_room(self, entries: int, what: str) -> None:
+        self._memory_of_routes.take(ROUTE_BYTES * entries, what)
 
     def _log_refused(self, endpoint: Endpoint, text: str) -> None:
         if self._refused.get(endpoint) != text:  # it may ask every second
@@ -410,39 +410,9 @@ class NameServer:
     ) -> Command:
         return _json(command, self.routes.member_group(header.cluster, header.broker_name))
 
-    def _topics(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
-        return self._view(command, lambda: {"topicList": self.routes.topics()})
-
     def _view(self, command: Command, view: Callable[[], Any]) -> Command:
         """A view of the whole table, encoded once for all requests until it changes."""
         return command.reply(body=self._answers.view(command.code, view))
-
-    def _topics_by_cluster(
-        self, endpoint: Endpoint, command: Command, header: ns.ClusterHeader
-    ) -> Command:
-        topics = self.routes.topics_by_cluster(header.cluster)
-        return _json(command, {"topicList": topics})
-
-    def _system_topics(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
-        return _json(command, self.routes.system_topics())
-
-    def _delete_topic(
-        self, endpoint: Endpoint, command: Command, header: ns.DeleteRoutesHeader
-    ) -> Command:
-        self.routes.delete_topic(header.topic, header.cluster)
-        return command.reply()
-
-    def _wipe_write_perm(
-        self, endpoint: Endpoint, command: Command, header: ns.BrokerNameHeader
-    ) -> Command:
-        count = self.routes.wipe_write_perm(header.broker_name)
-        return command.reply(ext={"wipeTopicCount": str(count)})
-
-    def _add_write_perm(
-        self, endpoint: Endpoint, command: Command, header: ns.BrokerNameHeader
-    ) -> Command:
-        count = self.routes.add_write_perm(header.broker_name)
-        return command.reply(ext={"addTopicCount": str(count)})
 
     # -- what RocketMQ's controller answers -------------------------------------------------------
 

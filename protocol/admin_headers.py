@@ -4,9 +4,21 @@ meanings are RocketMQ's (docs/internals/protocol.md 2.5)."""
 from __future__ import annotations
 
 from .codes import RequestCode
-from .header_fields import INT32_MIN, INT64_MIN, Header, flag, header, int32, name, number, text
+from .header_fields import (
+    INT32_MIN,
+    INT64_MIN,
+    Header,
+    choice,
+    flag,
+    header,
+    int32,
+    name,
+    number,
+    text,
+)
 
 ENTRIES_MAX = 10_000  # of a queue that one answer may have
+GROUPS_MAX = 1 << 16  # characters of a list of groups
 
 
 @header
@@ -62,6 +74,29 @@ class ConsumerStatusHeader(GroupTopicHeader):
 
 
 @header
+class ForbiddingHeader(GroupTopicHeader):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN 353: without `readable` nothing is changed."""
+
+    readable: str = choice("readable", "TRUE", "FALSE", default="")
+
+
+@header
+class CorrectionHeader(Header):
+    """QUERY_CORRECTION_OFFSET 308: groups are joined by commas."""
+
+    topic: str = name("topic")
+    compared: str | None = name("compareGroup", default=None)
+    left_out: str = text("filterGroups", default="", most=GROUPS_MAX)
+
+
+@header
+class ExchangeHaHeader(Header):
+    """EXCHANGE_BROKER_HA_INFO 906: with an address if the broker shall follow another master."""
+
+    master_ha_address: str | None = name("masterHaAddress", default=None)
+
+
+@header
 class StatisticHeader(Header):
     """VIEW_BROKER_STATS_DATA 315."""
 
@@ -99,6 +134,9 @@ ADMIN_HEADERS: dict[RequestCode, type[Header]] = {
     _C.CLONE_GROUP_OFFSET: CloneOffsetsHeader,
     _C.QUERY_CONSUME_TIME_SPAN: GroupTopicHeader,
     _C.QUERY_SUBSCRIPTION_BY_CONSUMER: GroupTopicHeader,
+    _C.QUERY_CORRECTION_OFFSET: CorrectionHeader,
+    _C.UPDATE_AND_GET_GROUP_FORBIDDEN: ForbiddingHeader,
+    _C.EXCHANGE_BROKER_HA_INFO: ExchangeHaHeader,
     _C.VIEW_BROKER_STATS_DATA: StatisticHeader,
     _C.QUERY_CONSUME_QUEUE: QueueEntriesHeader,
     _C.CONSUME_MESSAGE_DIRECTLY: ConsumeDirectlyHeader,

@@ -10,7 +10,6 @@ handler reads are left out. The long names of SEND_MESSAGE (10) stand beside the
 
 from __future__ import annotations
 
-from . import nameserver_headers as ns
 from .admin_headers import ADMIN_HEADERS
 from .batch import SIZES
 from .checked import INT32_MAX, INT64_MAX
@@ -29,6 +28,7 @@ from .header_fields import (
     number,
     text,
 )
+from .nameserver_headers import NAMESERVER_HEADERS
 from .pop_headers import EXPRESSION_MAX, EXPRESSION_TYPE_MAX, HANDLE_MAX, POP_HEADERS
 from .route import QUEUES_MAX
 
@@ -400,6 +400,7 @@ _C = RequestCode
 HEADERS: dict[RequestCode, type[Header]] = {
     **POP_HEADERS,
     **ADMIN_HEADERS,
+    **NAMESERVER_HEADERS,
     _C.SEND_MESSAGE: SendHeader,
     _C.SEND_MESSAGE_V2: SendHeader,
     _C.SEND_REPLY_MESSAGE: ReplyHeader,
@@ -473,28 +474,17 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.FINISH_EPOCH: FinishEpochHeader,
     _C.ABORT_STAGE: AbortStageHeader,
     _C.SINK_STATE: SinkStateHeader,
-    _C.REGISTER_BROKER: ns.RegisterBrokerHeader,
-    _C.UNREGISTER_BROKER: ns.UnregisterBrokerHeader,
-    _C.BROKER_HEARTBEAT: ns.BrokerHeader,
-    _C.QUERY_DATA_VERSION: ns.QueryVersionHeader,
-    _C.GET_ROUTEINFO_BY_TOPIC: ns.RouteHeader,
     _C.GET_BROKER_CLUSTER_INFO: NoFieldsHeader,
-    _C.GET_BROKER_MEMBER_GROUP: ns.MemberGroupHeader,
-    _C.PUT_KV_CONFIG: ns.PutKeyHeader,
-    _C.GET_KV_CONFIG: ns.KeyHeader,
-    _C.DELETE_KV_CONFIG: ns.KeyHeader,
-    _C.GET_KVLIST_BY_NAMESPACE: ns.NamespaceHeader,
-    _C.WIPE_WRITE_PERM_OF_BROKER: ns.BrokerNameHeader,
-    _C.ADD_WRITE_PERM_OF_BROKER: ns.BrokerNameHeader,
     _C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: NoFieldsHeader,
-    _C.GET_TOPICS_BY_CLUSTER: ns.ClusterHeader,
     _C.GET_SYSTEM_TOPIC_LIST_FROM_NS: NoFieldsHeader,
-    _C.DELETE_TOPIC_IN_NAMESRV: ns.DeleteRoutesHeader,
+    _C.REGISTER_TOPIC_IN_NAMESRV: TopicHeader,
+    _C.GET_UNIT_TOPIC_LIST: NoFieldsHeader,
+    _C.GET_HAS_UNIT_SUB_TOPIC_LIST: NoFieldsHeader,
+    _C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: NoFieldsHeader,
     _C.UPDATE_NAMESRV_CONFIG: NoFieldsHeader,
     _C.GET_NAMESRV_CONFIG: NoFieldsHeader,
     _C.GET_CONTROLLER_CONFIG: NoFieldsHeader,
     _C.UPDATE_CONTROLLER_CONFIG: NoFieldsHeader,
     _C.CONTROLLER_GET_METADATA_INFO: NoFieldsHeader,
-    _C.CONTROLLER_ELECT_MASTER: ns.ElectMasterHeader,
     _C.CONTROLLER_GET_SYNC_STATE_DATA: NoFieldsHeader,
 }

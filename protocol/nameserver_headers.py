@@ -1,7 +1,9 @@
-"""The fields of the requests that nameservers serve; `headers.py` names the header of each code."""
+"""The fields of the requests that nameservers serve. Those of requests that brokers have as well,
+or that have no fields, are in `headers.py`."""
 
 from __future__ import annotations
 
+from .codes import RequestCode
 from .header_fields import Header, flag, header, identity, name, number, text
 
 
@@ -99,3 +101,23 @@ class ElectMasterHeader(Header):
     cluster: str = name("clusterName", default="")
     broker_id: int = number("brokerId", default=-1, least=-1)
     designated: bool = flag("designateElect", default=False)
+
+
+_C = RequestCode
+NAMESERVER_HEADERS: dict[RequestCode, type[Header]] = {
+    _C.REGISTER_BROKER: RegisterBrokerHeader,
+    _C.UNREGISTER_BROKER: UnregisterBrokerHeader,
+    _C.BROKER_HEARTBEAT: BrokerHeader,
+    _C.QUERY_DATA_VERSION: QueryVersionHeader,
+    _C.GET_ROUTEINFO_BY_TOPIC: RouteHeader,
+    _C.GET_BROKER_MEMBER_GROUP: MemberGroupHeader,
+    _C.PUT_KV_CONFIG: PutKeyHeader,
+    _C.GET_KV_CONFIG: KeyHeader,
+    _C.DELETE_KV_CONFIG: KeyHeader,
+    _C.GET_KVLIST_BY_NAMESPACE: NamespaceHeader,
+    _C.WIPE_WRITE_PERM_OF_BROKER: BrokerNameHeader,
+    _C.ADD_WRITE_PERM_OF_BROKER: BrokerNameHeader,
+    _C.GET_TOPICS_BY_CLUSTER: ClusterHeader,
+    _C.DELETE_TOPIC_IN_NAMESRV: DeleteRoutesHeader,
+    _C.CONTROLLER_ELECT_MASTER: ElectMasterHeader,
+}

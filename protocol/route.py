@@ -91,7 +91,7 @@ class TopicConfig:
         most = checked.INT32_MAX
         attributes = checked.table(value, "attributes")
         return cls(
-            name=_topic_name(checked.text(value, "topicName")),
+            name=topic_name(checked.text(value, "topicName")),
             read_queues=checked.integer(value, "readQueueNums", 16, most=QUEUES_MAX),
             write_queues=checked.integer(value, "writeQueueNums", 16, most=QUEUES_MAX),
             perm=checked.integer(value, "perm", PERM_READ | PERM_WRITE, most=most),
@@ -105,9 +105,10 @@ class TopicConfig:
         )
 
 
-def _topic_name(name: str) -> str:
-    """Queues are directories of this name. Brokers make topics with names from files, of clusters
-    for one, so more is allowed than for new ones."""
+def topic_name(name: str) -> str:
+    """The name, if a topic in a route can have it; MalformedFrame if not. Queues are directories of
+    this name. Brokers make topics with names from files, of clusters for one, so more is allowed
+    than for new ones."""
     is_path = "/" in name or "\0" in name or name in (".", "..")
     if is_path or not 0 < len(name) <= TOPIC_CHARACTERS_MAX:
         raise MalformedFrame(f"{name[:40]!r} of {len(name)} characters cannot be a topic's name")

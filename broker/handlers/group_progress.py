@@ -1,8 +1,9 @@
-"""How far groups are, and what they read: codes 208 300 303 317 343 345."""
+"""How far groups are, and what they read: codes 208 300 303 308 317 343 345."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any
 
 from saturnmq.broker.context import Context, answer
@@ -10,7 +11,7 @@ from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.queue_facts import QueueFacts
 from saturnmq.broker.tables.offsets import Search
 from saturnmq.broker.tables.topics import Topic
-from saturnmq.protocol import admin_headers, fastjson, headers
+from saturnmq.protocol import admin_headers, checked, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 
@@ -148,6 +149,37 @@ class GroupProgress:
             "consumeTimeStamp": facts.time_of(topic, queue_id, consumed - 1) or first,
             "delayTime": max(0, self._c.runtime.now_ms() - waiting) if waiting else 0,
         }
+
+    def on_correction(
+        self, endpoint: Endpoint, request: Command, header: admin_headers.CorrectionHeader
+    ) -> None:
+        """308: for each queue the least offset of all groups but those left out; Long.MAX_VALUE
+        where the compared group is behind it. RocketMQ also forgets the offsets of groups that are
+        left out: a question does not do that here."""
+        slices.answer_with(self._c, endpoint, request, self._correction(request, header))
+
+    def _correction(self, request: Command, header: admin_headers.CorrectionHeader) -> slices.Work:
+        topic, query = self._facts.topic(header.topic), self._offsets.query
+        having = yield from self._offsets.groups_of(topic.name)
+        groups = [name for name in having if name not in header.left_out.split(",")]
+        least: dict[int, int] = {}
+
+        def look(places: list[tuple[str, int]]) -> bytes:
+            for group, queue_id in places:
+                offset = query(group, topic.name, queue_id)
+                if offset is not None and offset >= self._facts.bounds(topic.name, queue_id)[0]:
+                    least[queue_id] = min(offset, least.get(queue_id, offset))
+            return b"-"
+
+        for _ in slices.of(product(groups, range(topic.queues)), look):
+            yield
+        if header.compared is not None:
+            for queue_id, offset in least.items():
+                compared = query(header.compared, topic.name, queue_id)
+                if compared is not None and compared < offset:
+                    least[queue_id] = checked.INT64_MAX
+        offsets = {str(queue_id): offset for queue_id, offset in sorted(least.items())}
+        return request.reply(0, body=fastjson.dumps({"correctionOffsets": offsets}))
 
     def on_who_consumes(
         self, endpoint: Endpoint, request: Command, header: headers.TopicHeader

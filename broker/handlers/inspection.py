@@ -1,5 +1,5 @@
-"""A broker's topics, counts, queues, producers and epochs, for operators' tools: codes 305 315 321
-328 1007."""
+"""A broker's topics, counts, queues, producers, epochs and replication address, for tools and for
+RocketMQ's slaves: codes 305 315 321 328 906 1007."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 from saturnmq.broker.context import Context, answer
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.queue_facts import QueueFacts
+from saturnmq.broker.replication.role import State
 from saturnmq.protocol import admin_headers, checked, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.errors import InvalidParameter, SystemError_
+from saturnmq.runtime.errors import InvalidParameter, SystemError_, UnsupportedRequest
 from saturnmq.store.derived.consumequeue import ENTRY
 
 PRODUCERS = 500  # of 328 in one step
@@ -126,3 +127,22 @@ class InspectionService:
             "maxOffset": c.store.watermarks.appended,
         }
         answer(endpoint, request, request.reply(body=fastjson.dumps(body)))
+
+    def on_ha_address(
+        self, endpoint: Endpoint, request: Command, header: admin_headers.ExchangeHaHeader
+    ) -> None:
+        """906: where a master's slaves connect, and how much of its log is on disk."""
+        c = self._c
+        if header.master_ha_address is not None:
+            raise UnsupportedRequest(
+                f"to follow {header.master_ha_address} is not for a peer to say: nameservers name "
+                "the master of a group, and `saturnmq admin promote` makes another one"
+            )
+        ext = {}
+        if c.role.state is State.MASTER:
+            ext = {
+                "masterAddress": c.address,
+                "masterFlushOffset": str(c.store.watermarks.flushed),
+                "masterHaAddress": c.ha_address,
+            }
+        answer(endpoint, request, request.reply(0, ext=ext))

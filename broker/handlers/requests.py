@@ -10,6 +10,7 @@ from saturnmq.broker.exactly_once.staging import StagingService
 from saturnmq.broker.handlers.admin import AdminService
 from saturnmq.broker.handlers.assignment import AssignmentRequests
 from saturnmq.broker.handlers.client_questions import ClientQuestions
+from saturnmq.broker.handlers.forbidding import ForbiddingService
 from saturnmq.broker.handlers.group_progress import GroupProgress
 from saturnmq.broker.handlers.inspection import InspectionService
 from saturnmq.broker.handlers.live_settings import SettingsService
@@ -59,6 +60,7 @@ class Services:
     questions: ClientQuestions
     admin: AdminService
     runtime_info: RuntimeInformation
+    forbidding: ForbiddingService
     progress: GroupProgress
     moves: OffsetMoves
     inspection: InspectionService
@@ -130,6 +132,9 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.CLONE_GROUP_OFFSET: s.moves.on_clone,
         code.QUERY_TOPIC_CONSUME_BY_WHO: s.progress.on_who_consumes,
         code.QUERY_TOPICS_BY_CONSUMER: s.progress.on_topics_of_consumer,
+        code.QUERY_CORRECTION_OFFSET: s.progress.on_correction,
+        code.UPDATE_AND_GET_GROUP_FORBIDDEN: s.forbidding.on_forbid,
+        code.EXCHANGE_BROKER_HA_INFO: s.inspection.on_ha_address,
         code.GET_ALL_TOPIC_CONFIG: s.admin.on_all_topics,
         code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: s.admin.on_all_groups,
         code.GET_ALL_CONSUMER_OFFSET: s.admin.on_all_offsets,

@@ -136,7 +136,7 @@ class GroupTable(Versioned):
         self._counter = 0
         self._timestamp = now_ms()
         self._told_ms = 0  # the time of the version that was loaded
-        self._text = TableText("groups", lambda: (group.size for group in self))
+        self._text = TableText("groups", self._sizes)
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -186,6 +186,28 @@ class GroupTable(Versioned):
         """Whether an operator has forbidden the group to read this topic."""
         return bool(self._forbidden.get(group, {}).get(topic, 0) & READ_FORBIDDEN)
 
+    def forbid(self, group: str, topic: str, *, forbidden: bool) -> None:
+        """Forbid the group to read this topic, or allow it again. SystemBusy: the table has no
+        room."""
+        topics = dict(self._forbidden.get(group, {}))
+        bits = topics.pop(topic, 0)
+        bits = bits | READ_FORBIDDEN if forbidden else bits & ~READ_FORBIDDEN
+        self._set_forbidden(group, {**topics, topic: bits} if bits else topics)
+        self._touch()
+
+    def _set_forbidden(self, group: str, topics: dict[str, int]) -> None:
+        before = self._forbidden.get(group, {})
+        more = _forbidden_bytes(group, topics) - _forbidden_bytes(group, before)
+        self._text.check(more)
+        self._text.grow(more)
+        # A new table: a slave may be being sent the old one.
+        others = {name: each for name, each in self._forbidden.items() if name != group}
+        self._forbidden = {**others, group: topics} if topics else others
+
+    def _sizes(self) -> Iterator[int]:
+        yield from (group.size for group in self)
+        yield from (_forbidden_bytes(group, topics) for group, topics in self._forbidden.items())
+
     def make_room(self, group: SubscriptionGroup) -> None:
         """Make room for a new or changed group. SystemBusy: the table has none."""
         if group.name not in self._groups:
@@ -206,6 +228,7 @@ class GroupTable(Versioned):
         if group is None:
             return False
         self._text.grow(-group.size)
+        self._set_forbidden(name, {})
         self._touch()
         return True
 
@@ -227,8 +250,8 @@ class GroupTable(Versioned):
         forbidden = checked.table(document, "forbiddenTable")
         table = checked.table(document, "subscriptionGroupTable")
         self._groups |= {group.name: group for group in readable(table, _group, "group")}
-        self._text.count()
         self._forbidden = dict(readable(forbidden, _forbidden, "what is forbidden to group"))
+        self._text.count()
         self._counter, self._told_ms = version.counter, version.timestamp
 
     def replace_all(self, document: Mapping[str, Any]) -> None:
@@ -252,6 +275,11 @@ class GroupTable(Versioned):
 
 def _group(name: str, settings: object) -> SubscriptionGroup:
     return SubscriptionGroup(name, bodies.group_settings(checked.as_table(settings, "its entry")))
+
+
+def _forbidden_bytes(group: str, topics: Mapping[str, int]) -> int:
+    """The bytes that its entry has in the table's JSON text."""
+    return len(fastjson.dumps({group: topics})) if topics else 0
 
 
 def _forbidden(group: str, topics: object) -> tuple[str, dict[str, int]]:

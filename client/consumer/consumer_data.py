@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from saturnmq.client.consumer.assigned_queue import AssignedQueue
-from saturnmq.client.consumer.offset_store import OffsetStore
+from saturnmq.client.core import ClientCore
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.running_info import running_info
 from saturnmq.protocol.subscription import Subscription
-from saturnmq.runtime.door import Runtime
 
 CONSUME_FROM = {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}
 
@@ -33,25 +32,23 @@ def heartbeat_entry(
     }
 
 
-def running_info(
+def member_info(
+    core: ClientCore,
+    consume_type: str,
     subscriptions: Iterable[Subscription],
-    held: Mapping[MessageQueue, AssignedQueue],
-    offsets: OffsetStore,
-    runtime: Runtime,
+    queues: Mapping[MessageQueue, Mapping[str, Any]] | None = None,
     *,
-    push: bool,
-    orderly: bool = False,
-    popped: Mapping[MessageQueue, AssignedQueue] | None = None,
+    popped: Mapping[MessageQueue, Mapping[str, Any]] | None = None,
+    ordered: bool = False,
 ) -> dict[str, Any]:
     """ConsumerRunningInfo, the answer to 307."""
-    return {
-        "properties": {
-            "PROP_CONSUMEORDERLY": str(orderly).lower(),
-            "PROP_CLIENT_VERSION": "V5_4_0",
-            "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY" if push else "CONSUME_ACTIVELY",
-        },
-        "subscriptionSet": [subscription.to_json() for subscription in subscriptions],
-        "mqTable": {queue: each.info(offsets, runtime) for queue, each in held.items()},
-        "mqPopTable": {queue: each.pop_info(runtime) for queue, each in (popped or {}).items()},
-        "statusTable": {},
-    }
+    return running_info(
+        consume_type,
+        [subscription.to_json() for subscription in subscriptions],
+        queues,
+        popped,
+        ordered=ordered,
+        version="V5_4_0",
+        started_ms=core.started_ms,
+        PROP_NAMESERVER_ADDR=";".join(core.nameservers),
+    )

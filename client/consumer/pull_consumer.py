@@ -20,7 +20,7 @@ from typing import Any
 
 from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
-from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
+from saturnmq.client.consumer.consumer_data import heartbeat_entry, member_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
 from saturnmq.client.consumer.membership import Membership
@@ -492,5 +492,5 @@ class PullConsumer:
     def running_info(self) -> dict[str, Any]:
         """ConsumerRunningInfo (307)."""
         self.round.settle()
-        subscriptions = self.subscriptions.values()
-        return running_info(subscriptions, self._held, self.offsets, self.runtime, push=False)
+        queues = {queue: at.info(self.offsets, self.runtime) for queue, at in self._held.items()}
+        return member_info(self.core, "CONSUME_ACTIVELY", self.subscriptions.values(), queues)

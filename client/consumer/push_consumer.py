@@ -22,7 +22,7 @@ from typing import Any
 
 from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
-from saturnmq.client.consumer.consumer_data import heartbeat_entry, running_info
+from saturnmq.client.consumer.consumer_data import heartbeat_entry, member_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consuming import SUSPEND_S, Concurrent, Consumption, InOrder
 from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
@@ -464,15 +464,16 @@ class PushConsumer:
 
     def running_info(self) -> dict[str, Any]:
         """ConsumerRunningInfo (307)."""
+        queues = {queue: at.info(self.offsets, self.runtime) for queue, at in self._held.items()}
         subscriptions = self.subscriptions.values()
-        return running_info(
+        popped = {queue: at.pop_info(self.runtime) for queue, at in self._popping.held.items()}
+        return member_info(
+            self.core,
+            "CONSUME_PASSIVELY",
             subscriptions,
-            self._held,
-            self.offsets,
-            self.runtime,
-            push=True,
-            orderly=self.ordered,
-            popped=self._popping.held,
+            queues,
+            popped=popped,
+            ordered=self.ordered,
         )
 
     async def consume_directly(self, ext: dict[str, str], frame: bytes) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from saturnmq.client.consumer.consumer_data import heartbeat_entry
+from saturnmq.client.consumer.consumer_data import heartbeat_entry, member_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consumption_traces import ReceiptTraces
 from saturnmq.client.consumer.pop_calls import ANY, PopCalls
@@ -364,17 +364,8 @@ class SimpleConsumer:
 
     def running_info(self) -> dict[str, Any]:
         """Its ConsumerRunningInfo."""
-        return {
-            "properties": {
-                "PROP_CONSUMEORDERLY": str(self.ordered).lower(),
-                "PROP_CLIENT_VERSION": "V5_4_0",
-                "PROP_CONSUME_TYPE": "CONSUME_POP",
-            },
-            "subscriptionSet": [each.to_json() for each in self._subscribed.by_topic.values()],
-            "mqTable": {},
-            "mqPopTable": {},
-            "statusTable": {},
-        }
+        subscriptions = self._subscribed.by_topic.values()
+        return member_info(self.core, "CONSUME_POP", subscriptions, ordered=self.ordered)
 
 
 def _listed(messages: ReceivedMessage | Iterable[ReceivedMessage]) -> list[ReceivedMessage]:

@@ -113,6 +113,8 @@ class WorldCore:
         self.world = world
         self.client_id = client_id
         self.runtime = runtime or world.runtime
+        self.started_ms = self.runtime.now_ms()
+        self.nameservers = ["nameserver:9876"]
         self.routes = world.routes
         self.handlers: dict[str, Any] = {}
         self.terms: dict[Any, dict[str, str]] = {}

@@ -22,7 +22,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.limits import Limits
 from saturnmq.runtime.native import NativeRuntime
-from world_rig import World
+from world_rig import NOW, World
 from world_rig import run as run_world
 
 G = v2.Resource(name="G")
@@ -292,6 +292,8 @@ def test_without_stacks_the_gateway_tells_what_it_knows_of_a_client() -> None:
         info = fastjson.loads(answer.body)
         assert [each["topic"] for each in info["subscriptionSet"]] == ["T"]
         assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
+        since = int(info["properties"]["PROP_CONSUMER_START_TIMESTAMP"])  # mqadmin reads it
+        assert NOW <= since <= NOW + int(world.loop.time() * 1000)
         assert not caller.told
 
     run(body)

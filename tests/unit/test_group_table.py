@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from saturnmq.broker.tables.subscription_groups import GroupTable, SubscriptionGroup
-from saturnmq.runtime.errors import InvalidParameter
+from saturnmq.runtime.errors import InvalidParameter, SystemBusy
 
 DOCUMENT = {  # as RocketMQ writes a group that nobody changed
     "attributes": {},
@@ -118,6 +118,36 @@ def test_a_group_may_not_read_a_topic_if_the_read_bit_is_set(bits: int, forbidde
     assert groups.forbids("G", "T") == forbidden
     assert not groups.forbids("G", "other")
     assert not groups.forbids("H", "T")
+
+
+def test_what_is_forbidden_keeps_other_bits_and_goes_with_its_group() -> None:
+    groups = table()
+    groups.get_or_create("G")
+    groups.load({**groups.snapshot(), "forbiddenTable": {"G": {"T": 2}}})
+    version = groups.data_version["counter"]
+    groups.forbid("G", "T", forbidden=True)
+    groups.forbid("G", "U", forbidden=True)
+    assert groups.snapshot()["forbiddenTable"] == {"G": {"T": 6, "U": 4}}
+    assert groups.data_version["counter"] == version + 2
+    groups.validate()
+    groups.forbid("G", "T", forbidden=False)
+    groups.forbid("G", "U", forbidden=False)
+    assert groups.snapshot()["forbiddenTable"] == {"G": {"T": 2}}
+    groups.validate()
+    assert groups.delete("G")
+    assert groups.snapshot()["forbiddenTable"] == {}
+    groups.validate()
+
+
+def test_a_group_cannot_be_forbidden_more_topics_than_fit_the_table() -> None:
+    groups = table()
+    groups.get_or_create("G")
+    many = {f"{number:0250}": 4 for number in range(41_500)}
+    groups.load({**groups.snapshot(), "forbiddenTable": {"G": many}})
+    with pytest.raises(SystemBusy, match="would not fit into one frame"):
+        groups.forbid("G", "T" * 250, forbidden=True)
+    groups.forbid("G", f"{0:0250}", forbidden=False)
+    groups.validate()
 
 
 @pytest.mark.parametrize(("asked", "limit"), [(-1, 3), (0, 0), (1, 1), (5, 5)])

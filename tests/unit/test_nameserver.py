@@ -392,6 +392,59 @@ def test_routes_and_watches_have_a_part_of_the_memory(monkeypatch: pytest.Monkey
     asyncio.run(limited())
 
 
+def test_a_broker_of_rocketmqs_tells_single_topics_and_only_its_own() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        broker = await connect(runtime, *split_address(server.address))
+        assert (await ask(broker, 103, BROKER, body())).code == 0
+
+        def told(name: str, **more: int) -> bytes:
+            queues = {"readQueueNums": 4, "writeQueueNums": 2, "perm": 6, **more}
+            return fastjson.dumps({"queueDatas": [{"brokerName": name, **queues}]})
+
+        one = {"topic": "%RETRY%G"}
+        assert (await ask(client, 217, one, told("broker-a", topicSysFlag=3))).code == 0
+        [queues] = TopicRoute.from_json(fastjson.loads((await ask(client, 105, one)).body)).queues
+        assert (queues.read_queues, queues.write_queues, queues.sys_flag) == (4, 2, 3)
+        assert (await ask(client, 217, one, told("broker-a", perm=4))).code == 0
+        [queues] = server.routes.route("%RETRY%G").queues
+        assert (queues.perm, queues.sys_flag) == (4, 0)
+        unknown = await ask(client, 217, one, told("broker-b"))
+        assert unknown.code == 29
+        assert "no master of broker broker-b is registered here" in str(unknown.remark)
+        for bad in (b"", b"7", b'{"queueDatas":[{"brokerName":"broker-a","perm":-1}]}'):
+            assert (await ask(client, 217, one, bad)).code == 29
+        assert (await ask(client, 217, {"topic": "a/b"}, told("broker-a"))).code == 29
+        # one of ours has an identity: it speaks over the connection of its registration alone
+        ours = BROKER | {"brokerName": "ours", "brokerAddr": "127.0.0.1:20911"}
+        link = await connect(runtime, *split_address(server.address))
+        assert (await ask(link, 103, ours | {"saturnIdentity": "a" * 32}, body())).code == 0
+        assert (await ask(client, 217, one, told("ours"))).code == 16
+        assert [queues.broker_name for queues in server.routes.route("%RETRY%G").queues] == [
+            "broker-a"
+        ]
+        server.routes.validate()
+
+    served(main)
+
+
+def test_topics_of_units_are_listed_by_their_flags() -> None:
+    async def main(runtime: NativeRuntime, server: NameServer, client: Endpoint) -> None:
+        broker = await connect(runtime, *split_address(server.address))
+        flags = {"plain": 0, "unit": 1, "sub": 2, "both": 3}
+        table = {
+            name: TopicConfig(name, 8, 8, 7, sys_flag=flag).to_json()
+            for name, flag in flags.items()
+        }
+        wrapper = {"dataVersion": VERSION, "topicConfigTable": table}
+        registration = fastjson.dumps({"topicConfigSerializeWrapper": wrapper})
+        assert (await ask(broker, 103, BROKER, registration)).code == 0
+        expected = {311: ["both", "unit"], 312: ["both", "sub"], 313: ["sub"]}
+        for code, topics in expected.items():
+            assert fastjson.loads((await ask(client, code)).body) == {"topicList": topics}
+
+    served(main)
+
+
 def test_a_watch_for_which_there_is_no_memory_is_none() -> None:
     memory = Budget(2 * WATCH_BYTES, "all")
     watches = Watches(memory)

@@ -9,14 +9,20 @@ from typing import Any
 import pytest
 from saturnmq.broker.broker import Broker
 from saturnmq.protocol import fastjson
+from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.headers import HEADERS
-from saturnmq.protocol.refusals import REASONS, refusal
+from saturnmq.protocol.refusals import OF_NAMESERVERS, REASONS, refusal
 from saturnmq.protocol.remoting import Command
 from world_rig import Remote, World, run
 
 CODE = RequestCode
+SENT_BY_SERVERS = {
+    *(CODE.CHECK_TRANSACTION_STATE, CODE.NOTIFY_CONSUMER_IDS_CHANGED),
+    *(CODE.RESET_CONSUMER_CLIENT_OFFSET, CODE.GET_CONSUMER_STATUS_FROM_CLIENT),
+    *(CODE.PUSH_REPLY_MESSAGE_TO_CLIENT, CODE.ROUTE_CHANGED, CODE.ROLE_CHANGED),
+}
 
 
 def heartbeat(group: str, *topics: str, client_id: str = "me") -> bytes:
@@ -395,18 +401,97 @@ def test_members_are_asked_for_their_offsets() -> None:
     run(body)
 
 
-@pytest.mark.parametrize("code", sorted(REASONS))
-def test_what_is_not_served_is_refused_by_name_with_the_reason(code: RequestCode) -> None:
+def test_the_least_offset_of_all_groups_is_told_for_each_queue() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)  # G is at 1 in queue 0
+        for group, queue, offset in (("H", 0, 2), ("H", 1, 1), ("lone", 0, 0)):
+            assert (await client.commit(offset, group, "T", queue)).code == 0
+
+        async def told(**more: str) -> dict[str, int]:
+            answer = await client.ask(CODE.QUERY_CORRECTION_OFFSET, {"topic": "T", **more})
+            found: dict[str, int] = loaded(answer)["correctionOffsets"]
+            return found
+
+        assert await told() == {"0": 0, "1": 1}
+        assert await told(filterGroups="lone,none") == {"0": 1, "1": 1}
+        assert await told(filterGroups="lone", compareGroup="H") == {"0": 1, "1": 1}
+        behind = {"0": INT64_MAX, "1": 1}
+        assert await told(filterGroups="lone,G", compareGroup="G") == behind
+        assert await told() == {"0": 0, "1": 1}, "a question forgets nothing"
+        refused = await client.ask(CODE.QUERY_CORRECTION_OFFSET, {"topic": "none"})
+        assert refused.code == 17
+        await broker.close()
+
+    run(body)
+
+
+def test_an_operator_forbids_a_group_to_read_a_topic_and_allows_it_again() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        await client.ask(CODE.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G"}')
+        place = {"group": "G", "topic": "T"}
+
+        async def told(**more: str) -> Command:
+            return await client.ask(CODE.UPDATE_AND_GET_GROUP_FORBIDDEN, {**place, **more})
+
+        assert loaded(await told()) == {**place, "readable": True}
+        assert loaded(await told(readable="false")) == {**place, "readable": False}
+        assert loaded(await told()) == {**place, "readable": False}
+        refused = await client.pull(0)
+        assert (refused.code, refused.remark) == (16, "group G is forbidden to read topic T")
+        await broker.close()
+        again = await world.broker()
+        client = await world.connect(again.address)
+        assert (await client.pull(0)).code == 16, "it is on disk"
+        assert loaded(await told(readable="true")) == {**place, "readable": True}
+        assert (await client.pull(0)).code == 0
+        assert (await told(group="none", readable="false")).code == 26
+        assert (await told(topic="none", readable="false")).code == 17
+        assert (await told(readable="maybe")).code == 29
+        await again.close()
+
+    run(body)
+
+
+def test_a_slave_of_rocketmqs_is_told_where_to_connect_and_nobody_tells_whom_to_follow() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        ask = CODE.EXCHANGE_BROKER_HA_INFO
+        told = (await client.ask(ask)).ext
+        assert told == {
+            "masterAddress": broker.address,
+            "masterFlushOffset": str(broker.store.watermarks.flushed),
+            "masterHaAddress": broker.ha_address,
+        }
+        refused = await client.ask(ask, {"masterHaAddress": "10.9.9.9:1"})
+        assert refused.code == 3
+        assert "to follow 10.9.9.9:1 is not for a peer to say" in str(refused.remark)
+        await broker.close()
+
+    run(body)
+
+
+def test_each_code_is_served_by_one_server_or_refused_by_name_with_the_reason() -> None:
     async def body(world: World) -> None:
         broker = await world.broker()
         nameserver = await world.nameserver()
-        for address in (broker.address, nameserver):
+        refused: dict[str, set[RequestCode]] = {broker.address: set(), nameserver: set()}
+        for address, codes in refused.items():
             client = await world.connect(address)
-            answer = await client.ask(code, {"topic": "T"}, b"{}")
-            assert answer.code == 3
-            assert answer.remark == refusal(code)
+            for code in RequestCode:
+                answer = await client.ask(code, {}, b"{}")
+                if answer.code == 3:
+                    codes.add(code)
+                    assert answer.remark == refusal(code)
+                    named = f"{code.name} ({int(code)}) is not supported: "
+                    assert str(answer.remark).startswith(named)
+            unknown = await client.ask(7777)
+            assert (unknown.code, unknown.remark) == (3, " request type 7777 not supported")
+        of_broker, of_nameserver = refused.values()
+        assert of_broker & of_nameserver == set(RequestCode) - HEADERS.keys()
+        assert of_broker - of_nameserver == OF_NAMESERVERS
+        assert REASONS.keys() | SENT_BY_SERVERS == set(RequestCode) - HEADERS.keys()
+        assert not REASONS.keys() & SENT_BY_SERVERS
         await broker.close()
 
-    assert code not in HEADERS
-    assert refusal(code).startswith(f"{code.name} ({int(code)}) is not supported: ")
     run(body)

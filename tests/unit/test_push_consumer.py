@@ -101,6 +101,8 @@ def test_operators_are_told_whether_it_consumes_in_order(orderly: dict[str, bool
             assert list(info["mqTable"]) == [Q0]
             assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_PASSIVELY"
             assert info["properties"]["PROP_CONSUMEORDERLY"] == ("true" if orderly else "false")
+            since = int(info["properties"]["PROP_CONSUMER_START_TIMESTAMP"])  # mqadmin reads it
+            assert 0 < since <= made.runtime.now_ms()
 
     world.run(main)
 

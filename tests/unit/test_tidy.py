@@ -53,7 +53,7 @@ LONG_MODULES = {
     "protocol/endpoint.py": 660,
     "store/message_store.py": 1020,
     "nameserver/routes.py": 520,
-    "nameserver/server.py": 540,
+    "nameserver/server.py": 510,
     "broker/replication/election.py": 620,
     "broker/replication/events.py": 540,
     "broker/replication/ha_master.py": 680,
