@@ -207,8 +207,7 @@ class BrokerConfig:
     check_message_types: bool = setting(
         "enableTopicMessageTypeCheck", False, rocketmq="only at its proxy, and true there"
     )
-    """A message of another type than its topic's (`message.type`, NORMAL if it has none) is
-    refused."""
+    """A message of another type than its topic's (`message.type`, else NORMAL) is refused."""
     allow_mixed_types: bool = setting("enableMixedMessageType", False)
     """A topic may have the type MIXED, and takes messages of all types."""
     reject_transactions: bool = setting("rejectTransactionMessage", False, live=True)
@@ -227,11 +226,12 @@ class BrokerConfig:
     """The furthest moment of a delivery; a message for a later one is refused."""
     recall_messages: bool = setting("recallMessageEnable", True, rocketmq="false", live=True)
     """A timed message can be recalled by its handle before it is delivered."""
+    append_topic_to_recalls: bool = setting("appendTopicForTimerDeleteKey", False)
+    """A recall names its message by topic and id; RocketMQ's brokers must have the same value."""
     offset_check_in_slave: bool = setting("offsetCheckInSlave", False, live=True)
     """A slave corrects consumers whose offset is out of its range; else only a master does."""
     etcd_endpoints: tuple[str, ...] = setting("etcdEndpoints", (), rocketmq=OURS)
-    """The members of the etcd through which the group elects its master; empty: no master is
-    elected."""
+    """The members of the etcd through which the group elects its master; empty: it does not."""
     etcd_user: str = setting("etcdUser", "", rocketmq=OURS)
     """The user at etcd; it needs to read and write below `/saturnmq/`."""
     etcd_password: str = setting("etcdPassword", "", rocketmq=OURS, repr=False)

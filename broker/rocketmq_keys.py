@@ -102,8 +102,8 @@ _WITHOUT_EFFECT = {
         serverLoadBalancerEnable skipWhenCKRePutReachMaxTimes useSeparateRetryQueue
     """,
     "timed messages wait in sorted runs, without slots, in this version": """
-        allowRecallWhenBrokerNotWriteable appendTopicForTimerDeleteKey
-        disappearTimeAfterStart mappedFileSizeTimerLog timerColdDataCheckIntervalMs
+        allowRecallWhenBrokerNotWriteable disappearTimeAfterStart mappedFileSizeTimerLog
+        timerColdDataCheckIntervalMs
         timerCongestNumEachSlot timerEnableCheckMetrics timerEnableRetryUntilSuccess
         timerFlushIntervalMs timerGetMessageThreadNum timerInterceptDelayLevel
         timerMetricSmallThreshold timerPrecisionMs timerProgressLogIntervalMs

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from saturnmq.broker.context import Context, cached
 from saturnmq.broker.timer.delay_clock import DelayClock
-from saturnmq.broker.timer.due import DELAYS, found_in, limited
+from saturnmq.broker.timer.due import DELAYS, PRECISION_MS, found_in, limited
 from saturnmq.broker.timer.entries import ROLL
 from saturnmq.broker.timer.pending import PendingMessages
 from saturnmq.broker.timer.settlements import Settlement, append_settlement
@@ -161,6 +161,8 @@ class TimerDelivery:
             text = str(own_properties(message.raw_properties), "utf-8", "replace")
             topic = find_in_text(text, "REAL_TOPIC\x01")
             topics[topic] += 1
+            if pending.before and shelf == DELAYS and self._came(pending, each.waiting[1], text):
+                continue
             if each.waiting[2] == ROLL:
                 parts.append(self._rolled(shelf, message))
             elif (part := self._copy(message, topic, text)) is not None:
@@ -174,6 +176,13 @@ class TimerDelivery:
         self.delivered += len(parts)
         c.statistics.delivered_timed(copies)
         self._on_append()
+
+    def _came(self, pending: PendingMessages, offset: int, text: str) -> bool:
+        """Whether a RocketMQ broker has delivered a delayed message; it goes by the wall clock."""
+        out = find_in_text(text, f"{names.TIMER_OUT_MS}\x01")
+        if not out.isdigit():
+            return False
+        return pending.came_from_rocketmq(int(out) + PRECISION_MS, offset)
 
     def _copy(self, message: ReceivedMessage, topic: str, text: str) -> AtomicBatchPart | None:
         """The copy of a due message, with these properties, under its real topic; None if that was

@@ -56,8 +56,10 @@ class PendingMessages:
             for moment, offset in places:
                 self.shelves[name].add(moment, offset, SETTLED)
         self.count(what)
-        if what.before is not None and what.before not in self.before:
-            self.before.append(what.before)
+        if what.before is not None:
+            end, until = what.before
+            others = [each for each in self.before if each[0] > end or each[1] > until]
+            self.before = [*others, what.before]
 
     def count(self, what: Settlement) -> None:
         """Count the messages of a settlement out."""
@@ -73,11 +75,12 @@ class PendingMessages:
         return self.shelves[name].take_due(now, most, self._is_over(name))
 
     def _is_over(self, name: str) -> Callable[[int, int], bool]:
-        if name != MOMENTS or not self.before:
-            return _never
-        return lambda moment, offset: any(
-            offset < end and moment <= until for end, until in self.before
-        )
+        return self.came_from_rocketmq if name == MOMENTS and self.before else _never
+
+    def came_from_rocketmq(self, moment: int, offset: int) -> bool:
+        """Whether a RocketMQ broker had delivered this message, which was due at this moment of
+        wall time."""
+        return any(offset < end and moment <= until for end, until in self.before)
 
     def put_back(self, name: str, waiting: Iterable[Waiting]) -> None:
         """Messages that had left wait on: they could not be delivered."""

@@ -3,7 +3,7 @@
 A recall is a settlement in the log (`settlements.py`), so what was recalled stays recalled whatever
 crashes, and the answer waits as the ack mode demands. The message that RocketMQ writes for a recall
 (TIMER_DEL_UNIQKEY) follows in the same atomic batch: a RocketMQ broker that opens the directory
-later does not deliver either.
+before the moment of delivery does not deliver either.
 
 The handle names the message by its id; the index finds it, and the copy of a delivered one. While a
 recall looks, its message is held: it is not delivered meanwhile. RocketMQ answers 0 to every
@@ -178,7 +178,9 @@ class RecallService:
 
     def _append(self, handle: RecallHandle, target: _Target) -> AppendResult:
         c, due = self._c, target.due
-        key = f"{handle.topic}+{handle.message_id}"
+        key = handle.message_id
+        if c.config.append_topic_to_recalls:
+            key = f"{handle.topic}+{key}"
         properties = {
             names.TAGS: TAG,
             names.UNIQ_KEY: handle.message_id,

@@ -225,9 +225,10 @@ class TimerService:
         return self._is_ready
 
     def _tells_of_rocketmq(self) -> bool:
-        """Write into the log, once, how far a RocketMQ broker had delivered; False: not now."""
+        """Write into the log how far a RocketMQ broker had delivered, unless the log says so
+        already; False: not now."""
         known = self._by_rocketmq
-        if known is None or self.pending.before:
+        if known is None or known in self.pending.before:
             return True
         if self._c.store.in_group or not self._gate.is_open:
             return False

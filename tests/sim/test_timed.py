@@ -231,10 +231,10 @@ def test_a_message_of_a_topic_that_was_deleted_meanwhile_does_not_come() -> None
     run(body)
 
 
-def as_rocketmq_left_it(machine: Machine, read: int, until_ms: int) -> None:
-    """The file of a RocketMQ broker that had delivered so far; nothing of ours."""
+def as_rocketmq_left_it(machine: Machine, read: int, until_ms: int, *, keep: bool = False) -> None:
+    """The file of a RocketMQ broker that had delivered so far; nothing of ours, unless `keep`."""
     machine.disk.power_on()
-    for name in machine.disk.list("/store/timer"):
+    for name in () if keep else machine.disk.list("/store/timer"):
         machine.disk.unlink(f"/store/timer/{name.name}")
     words = struct.pack(">7q", until_ms, 0, read, read, 0, 0, 0)
     machine.disk.write_file("/store/config/timercheck", words.ljust(4096, bytes(1)))
@@ -265,6 +265,33 @@ def test_in_a_directory_of_rocketmqs_what_waits_comes_and_what_came_does_not() -
         assert len(await machine.bodies()) == 3
         await asyncio.sleep(1)
         assert (await machine.bodies())[2:] == [b"was not read", b"waits"]
+
+    run(body)
+
+
+def test_what_rocketmq_delivered_between_two_lives_of_ours_does_not_come_again() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        start = wall(machine)
+        for seconds in (5, 35, 60):
+            await after(machine, b"delay %d" % seconds, seconds)
+            moment = start + 1000 * seconds
+            await later(machine, b"moment %d" % seconds, TIMER_DELIVER_MS=moment)
+        last: list[bytes] = []
+        for life, delivered in enumerate((20, 40)):
+            await machine.stop()
+            as_rocketmq_left_it(machine, 6 + life, (start // 1000 + delivered) * 1000, keep=True)
+            await asyncio.sleep(20)
+            await machine.boot()
+            await asyncio.sleep(1)
+            assert await machine.bodies() == last
+            await after(machine, b"own %d" % life, 5)
+            await asyncio.sleep(6)
+            last = await machine.bodies()
+            assert last == [b"own %d" % each for each in range(life + 1)]
+        await machine.restart(clean=False)
+        await asyncio.sleep(60)
+        assert sorted(await machine.bodies()) == sorted([*last, b"delay 60", b"moment 60"])
 
     run(body)
 

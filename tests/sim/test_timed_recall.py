@@ -10,8 +10,10 @@ import random
 import pytest
 from machines_rig import Machine, World, follow, group, promote, run
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.recall_handle import RecallHandle, decode_handle
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import TIMER_TOPIC
 from saturnmq.runtime.errors import IllegalOperation
 from timed_rig import after, booted, later, wall
 
@@ -42,6 +44,23 @@ def test_a_recalled_message_is_never_delivered() -> None:
         await asyncio.sleep(20)
         assert await machine.bodies() == [b"kept"]
         assert len(machine.broker.messaging.timers.pending) == 0
+
+    run(body)
+
+
+@pytest.mark.parametrize(("appends", "key"), [(False, "gone"), (True, "T+gone")])
+def test_a_recall_is_in_the_log_as_rocketmq_reads_it(appends: bool, key: str) -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world, append_topic_to_recalls=appends)
+        assert (await recall(machine, handle_of(await after(machine, b"gone", 20)))).code == 0
+        await asyncio.sleep(1)  # the queue has it
+        store = machine.broker.store
+        end = store.max_offset(TIMER_TOPIC, 0)
+        result = store.get_message(TIMER_TOPIC, 0, 0, end, override_limits=True)
+        waiting, recalling = decode_frames(result.data, False)
+        assert recalling.properties["TIMER_DEL_UNIQKEY"] == key
+        for name in ("TIMER_OUT_MS", "REAL_TOPIC", "UNIQ_KEY"):  # one slot of RocketMQ's wheel
+            assert recalling.properties[name] == waiting.properties[name]
 
     run(body)
 
