@@ -8,9 +8,10 @@ generation above 0, and `"stale":true` (see `progress.py` for both).
 Rule (docs/internals/format.md 10.3): a commit below the known offset is ignored; only an explicit
 reset moves an offset back. The master answers pulls of the queue with PULL_OFFSET_MOVED
 (OFFSET_RESET, docs/internals/protocol.md 2.2) until one reads from the new offset, and ignores
-commits until then: a member may not be known yet where an order arrives, and an answer may be
-lost. Offsets in a topic go when it is deleted. No table that still has them, a slave's or the file,
-brings them back.
+commits until then: a member may not be known yet where an order arrives, an answer may be lost, and
+a member that was told may go on to commit its old place (Java's of 4.9 does so for 10 s). Offsets
+in a topic go when it is deleted. No table that still has them, a slave's or the file, brings them
+back.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A mark is (generation, offset). Within a generation an offset only rises; an operator's reset begins
 a new one. The greater mark wins, wherever it comes from, so merging is commutative, associative and
 idempotent, and a node that was away cannot undo a reset. In an odd generation the consumer has not
-heard of the reset yet (`ConsumerOffsets.reset`).
+followed the reset yet (`ConsumerOffsets.reset`).
 
 An offset also loses its meaning when the log loses the messages before it: later messages at that
 place must not be skipped. So a node that may have lost a part of the log, or that has marks from

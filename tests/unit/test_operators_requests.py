@@ -302,6 +302,30 @@ def test_members_that_a_broker_does_not_know_yet_follow_a_reset_until_one_has_he
     run(body)
 
 
+def test_commits_that_a_consumer_sends_after_it_heard_of_a_reset_do_not_undo_it() -> None:
+    """Java's client goes on to commit its old place, 4.9 for 10 s; then it commits the new one."""
+
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        assert (await client.commit(3)).code == 0
+        member = await world.connect(broker.address)
+        await member.ask(CODE.HEART_BEAT, {}, heartbeat("G", "T"))
+        assert (
+            await client.ask(CODE.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"offset": 0})
+        ).code == 0
+        moved = await member.pull(3)
+        assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "0")
+        for late in (3, 3, 0):
+            await member.commit(late)
+            assert await client.committed() == 0
+        assert (await member.pull(0)).code == 0
+        await member.commit(2)
+        assert await client.committed() == 2
+        await broker.close()
+
+    run(body)
+
+
 def test_a_group_gets_the_offsets_of_another_also_back_and_follows() -> None:
     async def body(world: World) -> None:
         broker, client = await filled(world)
