@@ -38,11 +38,12 @@ test: .stamps/dev
 test-unit: .stamps/dev
 	$(PY) -m pytest -n 2 -q tests/unit tests/rules
 
-# Unmodified Java clients against ours, and what else of the comparison with RocketMQ is quick (docs/interop.md). Without
-# Java or Maven, or when the jars do not come in two minutes, the tests are skipped and say why. It ends after ten minutes.
+# Unmodified clients and mqadmin against ours, mixed clusters, and what else of the comparison with RocketMQ is quick
+# (docs/interop.md). Without Java or Maven, or when the jars do not come in two minutes, the tests are skipped and say why.
+# It ends after ten minutes.
 test-interop: .stamps/dev
 	SATURNMQ_INTEROP=1 SATURNMQ_INTEROP_DOWNLOAD_S=120 timeout --signal=INT --kill-after=60 600 \
-		$(PY) -m pytest -q -m quick tests/interop
+		$(PY) -m pytest -q -n 2 --dist loadfile -m quick tests/interop
 
 lint: .stamps/dev
 	$(VENV)/bin/ruff check .

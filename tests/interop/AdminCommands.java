@@ -17,6 +17,8 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 import org.apache.rocketmq.tools.command.SubCommand;
 import org.apache.rocketmq.tools.command.consumer.ConsumerSubCommand;
@@ -28,7 +30,10 @@ import org.apache.rocketmq.tools.command.offset.ResetOffsetByTimeOldCommand;
  * and answers each with a line that begins with "> ":
  *
  * commands: the names of all commands
+ * codes: the codes of all requests, as NAME=NUMBER
  * run SECONDS WORD..: "done" or "late", and in base64 what the command printed until then
+ * queues NAMESERVER TOPIC: the queues over which a new producer spreads the topic, in its order, as
+ *   BROKER:NUMBER
  * consume GROUP TOPIC: a push consumer joins the group
  * seen: the bodies that it got since it was asked last
  * produce GROUP TOPIC COUNT: a producer sends messages and stays connected; its client id, and the
@@ -59,6 +64,10 @@ public class AdminCommands {
         switch (words[0]) {
             case "commands":
                 return commands();
+            case "codes":
+                return codes();
+            case "queues":
+                return queues(words[1], words[2]);
             case "run":
                 return run(Long.parseLong(words[1]), Arrays.copyOfRange(words, 2, words.length));
             case "consume":
@@ -98,6 +107,26 @@ public class AdminCommands {
         return String.join(" ", names);
     }
 
+    private static String codes() throws Exception {
+        List<String> codes = new ArrayList<>();
+        for (Field field : RequestCode.class.getFields()) {
+            codes.add(field.getName() + "=" + field.getInt(null));
+        }
+        return String.join(" ", codes);
+    }
+
+    private static String queues(String nameserver, String topic) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("ordering");
+        producer.setNamesrvAddr(nameserver);
+        producer.start();
+        List<String> queues = new ArrayList<>();
+        for (MessageQueue queue : producer.fetchPublishMessageQueues(topic)) {
+            queues.add(queue.getBrokerName() + ":" + queue.getQueueId());
+        }
+        producer.shutdown();
+        return String.join(" ", queues);
+    }
+
     private static String run(long seconds, String[] command) throws Exception {
         addUnlisted();
         ByteArrayOutputStream printed = new ByteArrayOutputStream();
@@ -124,6 +153,7 @@ public class AdminCommands {
         consumer.setInstanceName("live-consumer");
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPersistConsumerOffsetInterval(200);
+        consumer.setHeartbeatBrokerInterval(1000); // see interop_clients.py, SOON
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {

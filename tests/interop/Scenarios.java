@@ -15,6 +15,8 @@ import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentSkipListSet;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicReference;
 import org.apache.rocketmq.client.ClientConfig;
@@ -28,6 +30,8 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.store.OffsetStore;
+import org.apache.rocketmq.client.consumer.store.ReadOffsetType;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
@@ -44,13 +48,15 @@ import org.apache.rocketmq.remoting.exception.RemotingException;
 
 /**
  * What applications do with RocketMQ's client, any version from 4.9 on. Told by lines, "NAME TOPIC":
- * runs the scenario on the topic and prints "> ok ..." or "> failed ...". Each one has a group of
- * its own, the name of the topic, and ends its clients.
+ * runs the scenario on the topic and prints "> TOPIC ok ..." or "> TOPIC failed ...". Up to so many
+ * run at once as the second argument says, most of them waiting. Each one has a group of its own,
+ * the name of the topic, and ends its clients.
  */
 public class Scenarios {
     private static final long PATIENCE_MS = 60000;
     private static String nameserver;
-    private static final List<Runnable> ends = new ArrayList<>();
+    /** Of the scenario that runs in this thread. */
+    private static final ThreadLocal<List<Runnable>> ends = ThreadLocal.withInitial(ArrayList::new);
 
     private interface Check {
         boolean holds() throws Exception;
@@ -62,23 +68,30 @@ public class Scenarios {
 
     public static void main(String[] args) throws Exception {
         nameserver = args[0];
+        ExecutorService threads = Executors.newFixedThreadPool(Integer.parseInt(args[1]));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.split(" ");
-            String said;
-            try {
-                said = "ok " + run(words[0], words[1]);
-            } catch (Throwable problem) {
-                problem.printStackTrace();
-                said = "failed " + problem.toString().replace('\n', ' ');
-            }
-            Collections.reverse(ends);
-            ends.forEach(Runnable::run);
-            ends.clear();
-            System.out.println("\n> " + said);
-            System.out.flush();
+            threads.execute(() -> answer(words[0], words[1]));
         }
         System.exit(0);
+    }
+
+    private static void answer(String name, String topic) {
+        String said;
+        try {
+            said = "ok " + run(name, topic);
+        } catch (Throwable problem) {
+            problem.printStackTrace();
+            said = "failed " + problem.toString().replace('\n', ' ');
+        }
+        Collections.reverse(ends.get());
+        ends.get().forEach(Runnable::run);
+        ends.remove();
+        synchronized (System.out) {
+            System.out.println("\n> " + topic + " " + said);
+            System.out.flush();
+        }
     }
 
     private static String run(String name, String topic) throws Exception {
@@ -100,6 +113,8 @@ public class Scenarios {
             case "trace": return trace(topic);
             case "large": return large(topic);
             case "broadcast": return broadcast(topic);
+            case "timed": return timed(topic);
+            case "pop": return pop(topic);
             default: throw new IllegalArgumentException("no scenario " + name);
         }
     }
@@ -244,6 +259,74 @@ public class Scenarios {
         return "5 messages";
     }
 
+    /**
+     * The properties of timed messages are set by the client's own methods, or by name where it has
+     * none (4.9). A broker of RocketMQ's may be early by a fifth of its second ("timed.early").
+     */
+    private static String timed(String topic) throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer(topic));
+        Map<String, Long> came = new ConcurrentHashMap<>();
+        Set<String> twice = ConcurrentHashMap.newKeySet();
+        consumer(topic, topic, "*", (messages, context) -> {
+            for (MessageExt message : messages) {
+                if (came.putIfAbsent(text(message), System.currentTimeMillis()) != null) {
+                    twice.add(text(message));
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        Map<String, Long> due = new TreeMap<>();
+        long now = System.currentTimeMillis();
+        for (int number = 0; number < 5; number++) {
+            due.put("seconds-" + number, now + 2000);
+            sendTimed(producer, new Message(topic, bytes("seconds-" + number)), "setDelayTimeSec", "TIMER_DELAY_SEC", 2);
+            due.put("ms-" + number, now + 2300);
+            sendTimed(producer, new Message(topic, bytes("ms-" + number)), "setDelayTimeMs", "TIMER_DELAY_MS", 2300);
+            due.put("moment-" + number, now + 2600);
+            sendTimed(producer, new Message(topic, bytes("moment-" + number)), "setDeliverTimeMs", "TIMER_DELIVER_MS", now + 2600);
+            Message recalled = new Message(topic, bytes("recalled-" + number));
+            SendResult result = sendTimed(producer, recalled, "setDelayTimeMs", "TIMER_DELAY_MS", 4000);
+            if (!recall(producer, topic, result)) {
+                due.put("recalled-" + number, now + 4000);
+            }
+        }
+        until("timed messages come", () -> came.keySet().containsAll(due.keySet()));
+        until("the recalled ones would have come", () -> System.currentTimeMillis() >= now + 6000);
+        require(came.keySet().equals(due.keySet()), came.keySet() + " came of " + due.keySet());
+        require(twice.isEmpty(), "twice: " + twice);
+        for (String body : due.keySet()) {
+            long late = came.get(body) - due.get(body);
+            require(late >= -Long.getLong("timed.early", 0), body + " came " + -late + " ms early");
+        }
+        return due.size() + " messages";
+    }
+
+    private static SendResult sendTimed(
+        DefaultMQProducer producer, Message message, String method, String property, long value) throws Exception {
+        try {
+            Message.class.getMethod(method, long.class).invoke(message, value);
+        } catch (NoSuchMethodException old) {
+            message.putUserProperty(property, "" + value);
+        }
+        SendResult result = producer.send(message);
+        require(result.getSendStatus() == SendStatus.SEND_OK, result);
+        return result;
+    }
+
+    /** False: the client has no recall. */
+    private static boolean recall(DefaultMQProducer producer, String topic, SendResult result) throws Exception {
+        java.lang.reflect.Method recall;
+        try {
+            recall = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class);
+        } catch (NoSuchMethodException old) {
+            return false;
+        }
+        Object handle = SendResult.class.getMethod("getRecallHandle").invoke(result);
+        Object recalled = recall.invoke(producer, topic, handle);
+        require(recalled.equals(result.getMsgId()), recalled + " was recalled, not " + result.getMsgId());
+        return true;
+    }
+
     private static String transactions(String topic) throws Exception {
         TransactionMQProducer producer = new TransactionMQProducer(topic);
         Map<String, LocalTransactionState> known = new ConcurrentHashMap<>();
@@ -360,6 +443,39 @@ public class Scenarios {
         return "50 messages, twice";
     }
 
+    /** Brokers were told that the group pops; a client of 5.x leaves the shares to them then. */
+    private static String pop(String topic) throws Exception {
+        DefaultMQProducer producer = started(new DefaultMQProducer(topic));
+        Map<String, List<Integer>> came = new ConcurrentHashMap<>();
+        Set<String> pulled = ConcurrentHashMap.newKeySet();
+        DefaultMQPushConsumer consumer = consumer(topic);
+        DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            boolean again = false;
+            for (MessageExt message : messages) {
+                String body = text(message);
+                came.computeIfAbsent(body, key -> Collections.synchronizedList(new ArrayList<>())).add(message.getReconsumeTimes());
+                again |= body.endsWith("7") && message.getReconsumeTimes() == 0;
+                if (message.getProperty("POP_CK") == null) {
+                    pulled.add(body);
+                }
+            }
+            return again ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        started(consumer);
+        for (int number = 0; number < 40; number++) {
+            producer.send(new Message(topic, bytes("p" + number)));
+        }
+        until("all come, four of them twice", () -> came.values().stream().mapToInt(List::size).sum() >= 44);
+        for (Map.Entry<String, List<Integer>> each : came.entrySet()) {
+            require(each.getValue().equals(each.getKey().endsWith("7") ? List.of(0, 1) : List.of(0)), each);
+        }
+        require(came.size() == 40, came.keySet());
+        require(pulled.isEmpty(), "pulled, not popped: " + pulled);
+        return "40 messages";
+    }
+
     /** The package of MessageModel is not that of 4.9 any more. */
     private static void broadcasting(DefaultMQPushConsumer consumer) throws Exception {
         Class<?> models = consumer.getMessageModel().getClass();
@@ -375,7 +491,7 @@ public class Scenarios {
         consumer.setNamesrvAddr(nameserver);
         consumer.setRegisterTopics(Set.of(topic));
         consumer.start();
-        ends.add(consumer::shutdown);
+        ends.get().add(consumer::shutdown);
         Map<MessageQueue, Long> own = new HashMap<>();
         Set<String> came = new TreeSet<>();
         for (int half = 0; half < 2; half++) {  // the second time nothing is new
@@ -426,7 +542,17 @@ public class Scenarios {
         });
         until("the rest is polled", () -> polled(consumer, came) >= 100);
         same(sent, came);
-        consumer.commitSync();
+        // A commit is only noted down, and goes out one-way: what a connection loses is sent again.
+        OffsetStore offsets = consumer.getOffsetStore();
+        until("the brokers have all offsets", () -> {
+            consumer.commitSync();
+            offsets.persistAll(consumer.assignment());
+            long sum = 0;
+            for (MessageQueue queue : consumer.assignment()) {
+                sum += Math.max(0, offsets.readOffset(queue, ReadOffsetType.READ_FROM_STORE));
+            }
+            return sum >= 100;
+        });
         consumer.shutdown();
         DefaultLitePullConsumer next = lite(topic);
         next.subscribe(topic, "*");
@@ -555,7 +681,7 @@ public class Scenarios {
         consumer.setNamesrvAddr(nameserver);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPullBatchSize(10);
-        ends.add(consumer::shutdown);
+        ends.get().add(consumer::shutdown);
         return consumer;
     }
 
@@ -677,14 +803,15 @@ public class Scenarios {
 
     private static void started(DefaultMQPushConsumer consumer) throws Exception {
         consumer.setNamesrvAddr(nameserver);
+        consumer.setHeartbeatBrokerInterval(1000); // see interop_clients.py, SOON
         consumer.start();
-        ends.add(consumer::shutdown);
+        ends.get().add(consumer::shutdown);
     }
 
     private static <P extends DefaultMQProducer> P started(P producer) throws Exception {
         producer.setNamesrvAddr(nameserver);
         producer.start();
-        ends.add(producer::shutdown);
+        ends.get().add(producer::shutdown);
         return producer;
     }
 

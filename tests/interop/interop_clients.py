@@ -4,25 +4,28 @@ deadline."""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import os
-import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
+from interop_cache import go_program, rust_program
+from interop_nodes import java_command
+from saturnmq.aio import Admin
+from saturnmq.protocol import fastjson
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.remoting import Command
 
 ANSWER_S = 150.0
-BUILD_S = 300.0
-RUST_S = 1200.0  # 250 crates
+SCENARIOS_AT_ONCE = 6
 # A consumer of 5.4 first rebalances 1 s after its start, when its second heartbeat may be on its
 # way. If so it does not tell the broker its new subscription, whose pulls the broker then refuses
-# (25, as RocketMQ's does) until the next heartbeat, 30 s later. And a member may learn of its retry
-# topic between two rebalances, 20 s apart.
+# (25, as RocketMQ's does) until the next heartbeat, 30 s later; the same after each rebalance that
+# changes its queues, so the programs also send heartbeats every second. And a member may learn of
+# its retry topic between two rebalances, 20 s apart.
 SOON = (
     "-Drocketmq.client.rebalance.minInterval=200",
     "-Drocketmq.client.rebalance.waitInterval=2000",
@@ -38,122 +41,96 @@ class ClientProgram:
 
     def tell(self, *words: object) -> str:
         """The answer to a line. A program that does not answer in time is ended."""
+        self.begin(*words)
+        return self.answer(f"to {words}")
+
+    def begin(self, *words: object) -> None:
+        """Tell a line; the answer may come later."""
         assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is missed when it shall answer
+            print(*words, file=self._process.stdin, flush=True)
+
+    def answer(self, what: str) -> str:
+        """The next answer. A program that does not answer in time is ended."""
         assert self._process.stdout is not None
         timer = threading.Timer(ANSWER_S, self._process.kill)
         timer.start()
         try:
-            print(*words, file=self._process.stdin, flush=True)
             for line in self._process.stdout:
                 if line.startswith("> "):
                     return line.removeprefix("> ").strip()
-        except BrokenPipeError:
-            pass
         finally:
             timer.cancel()
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-15:])
-        raise AssertionError(f"no answer to {words}\n{tail}")
+        raise AssertionError(f"no answer {what}\n{tail}")
+
+
+class Scenarios:
+    """Scenarios.java, a few scenarios at once."""
+
+    def __init__(self, program: ClientProgram) -> None:
+        self._program = program
+        self._answers: dict[str, str] = {}
+
+    def begin(self, scenario: str, topic: str) -> None:
+        self._program.begin(scenario, topic)
+
+    def outcome(self, topic: str) -> str:
+        """Of the scenario on this topic, when it is over: "ok ..", or "failed .."."""
+        while topic not in self._answers:
+            of_topic, _, outcome = self._program.answer(f"of the scenario on {topic}").partition(
+                " "
+            )
+            self._answers[of_topic] = outcome
+        return self._answers[topic]
+
+
+@contextmanager
+def scenarios(
+    jars: Path, nameserver: str, home: Path, options: Sequence[str] = ()
+) -> Iterator[Scenarios]:
+    arguments = (nameserver, str(SCENARIOS_AT_ONCE))
+    with java_program(
+        jars, "Scenarios.java", *arguments, log=home / "java.log", options=options
+    ) as program:
+        yield Scenarios(program)
 
 
 @contextmanager
 def java_program(
-    jars: Path,
-    program: str,
-    *arguments: str,
-    log: Path,
-    options: Sequence[str] = (),
-    compiled: bool = False,
+    jars: Path, program: str, *arguments: str, log: Path, options: Sequence[str] = ()
 ) -> Iterator[ClientProgram]:
-    """Runs a Java program of this directory, in one file, until the block ends. `compiled`: to
-    class files first, because it looks for its own."""
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to run RocketMQ's client with")
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", f"-Duser.home={log.parent}"]
-    command += [f"-Drocketmq.client.logRoot={log.parent}", *SOON, *options]
-    source = Path(__file__).with_name(program)
-    if compiled:
-        classes = log.parent / "classes"
-        javac = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), str(source)]
-        subprocess.run(javac, check=True, timeout=BUILD_S)
-        command += ["-cp", f"{classes}:{jars}/*", source.stem, *arguments]
-    else:
-        command += ["-cp", f"{jars}/*", str(source), *arguments]
+    """Runs a Java program of this directory, in one file, until the block ends."""
+    home = [f"-Duser.home={log.parent}", f"-Drocketmq.client.logRoot={log.parent}"]
+    command = java_command(jars, program, *arguments, options=[*home, *SOON, *options])
     with client_program(command, log) as running:
         yield running
 
 
-def cached(name: str) -> Path:
-    """The place of what is fetched or built once."""
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "saturnmq" / name
+def let_group_pop(nameserver: str, topic: str, group: str) -> None:
+    """Tell every broker that push consumers of this group pop."""
+    body = {"consumerGroup": group, "mode": "POP", "popShareQueueNum": 0, "topic": topic}
+
+    async def tell() -> None:
+        async with Admin(nameserver) as admin:
+            for broker in await admin.cluster():
+                command = Command.request(
+                    RequestCode.SET_MESSAGE_REQUEST_MODE, {}, fastjson.dumps(body)
+                )
+                answer = await admin.core.invoke(broker.address, command, 10.0)
+                assert answer.code == 0, answer.remark
+
+    asyncio.run(tell())
 
 
 def go_client(directory: str = "goclient") -> str:
     """The built program of this directory; skips where it cannot be built."""
-    if shutil.which("go") is None:
-        pytest.skip("no `go` on the path to build RocketMQ's Go client with")
-    source = Path(__file__).parent / directory
-    sources = b"".join(path.read_bytes() for path in sorted(source.iterdir()))
-    built = cached(f"{source.name}-{hashlib.sha256(sources).hexdigest()[:16]}")
-    if not built.exists():
-        command = ["go", "build", "-o", str(built), "."]
-        try:
-            done = subprocess.run(
-                command, cwd=source, capture_output=True, text=True, check=False, timeout=BUILD_S
-            )
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"Go had not built its client after {BUILD_S:g} s")
-        if done.returncode:
-            pytest.skip(f"Go could not build its client: {done.stderr.strip().splitlines()[-1:]}")
-    return str(built)
+    return str(go_program(Path(__file__).parent / directory))
 
 
 def rust_client(directory: str = "grpcrust") -> str:
     """The built program of this directory; skips where it cannot be built."""
-    if shutil.which("cargo") is None:
-        pytest.skip("no `cargo` on the path to build RocketMQ's Rust client with")
-    source = Path(__file__).parent / directory
-    sources = b"".join(path.read_bytes() for path in sorted(source.rglob("*")) if path.is_file())
-    built = cached(f"{source.name}-{hashlib.sha256(sources).hexdigest()[:16]}")
-    if not built.exists():
-        target = cached(f"{source.name}-target")
-        command = ["cargo", "build", "--release", "--locked", "--target-dir", str(target)]
-        try:
-            done = subprocess.run(
-                command, cwd=source, capture_output=True, text=True, check=False, timeout=RUST_S
-            )
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"cargo had not built its client after {RUST_S:g} s; it goes on next time")
-        if done.returncode:
-            pytest.skip(
-                f"cargo could not build its client: {done.stderr.strip().splitlines()[-1:]}"
-            )
-        shutil.copy2(target / "release" / source.name, built)
-    return str(built)
-
-
-def node_package(name: str, version: str) -> Path:
-    """The directory in which npm has installed a package: fetched once, then kept."""
-    cache = cached(f"{name}-{version}")
-    if cache.is_dir():
-        return cache
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("no `node` and `npm` on the path to run RocketMQ's Node client with")
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as fresh:
-        installed = Path(fresh) / "installed"
-        command = ["npm", "install", "--ignore-scripts", "--no-audit", "--no-fund"]
-        command += ["--prefix", str(installed), f"{name}@{version}"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=BUILD_S
-            )
-        except subprocess.TimeoutExpired:
-            pytest.skip(f"npm had not installed {name} after {BUILD_S:g} s")
-        if done.returncode:
-            pytest.skip(f"npm could not install {name}: {done.stderr.strip().splitlines()[-1:]}")
-        installed.rename(cache)
-    return cache
+    return str(rust_program(Path(__file__).parent / directory))
 
 
 @contextmanager

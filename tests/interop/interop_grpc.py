@@ -34,8 +34,8 @@ from typing import Any, NamedTuple
 
 import interop_clients
 import interop_nodes
-import pytest
-from interop_clients import ClientProgram, client_program, java_program, node_package
+from interop_cache import node_package
+from interop_clients import ClientProgram, client_program, java_program
 
 JAVA, NODE = "5.2.0", "1.0.8"  # Go's is in grpcgo/go.mod
 WAIT_S = 40.0
@@ -116,10 +116,7 @@ def java_client(
 ) -> Iterator[GrpcClient]:
     """`ca`: use TLS; the certificate that clients which check certificates trust. None: plain
     text. The same for the other languages."""
-    try:
-        jars = interop_nodes.grpc_jars(JAVA)
-    except interop_nodes.Unavailable as problem:
-        pytest.skip(str(problem))
+    jars = interop_nodes.grpc_jars(JAVA)
     arguments = (endpoint, security(ca), namespace)
     with java_program(jars, "GrpcClient.java", *arguments, log=home / "java.log") as program:
         yield GrpcClient(program)

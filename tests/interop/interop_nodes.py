@@ -14,23 +14,27 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from interop_cache import cached, fetched_jars, java_classes
 from saturnmq.aio import Admin
+from saturnmq.broker.replication.role import State
 from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import SaturnError
 
+if TYPE_CHECKING:
+    from interop_mqadmin import Mqadmin
+
 ROCKETMQ, SATURNMQ = "rocketmq", "saturnmq"
 VERSION = "5.4.0"
 LIB_VARIABLE = "SATURNMQ_ROCKETMQ_LIB"
-DOWNLOAD_S = float(os.environ.get("SATURNMQ_INTEROP_DOWNLOAD_S") or 600)
 START_S = 60.0
 STOP_S = 60.0
 LAST_WORDS_S = 5.0
@@ -54,22 +58,14 @@ _JAVA = [
 ]
 
 
-class Unavailable(Exception):
-    """No real RocketMQ on this machine; the text says why and what to do."""
-
-
 def why_not() -> str | None:
     """What is missing for a real RocketMQ, as far as can be told without downloading anything."""
     if shutil.which("java") is None:
         return "no `java` on the path"
-    if not os.environ.get(LIB_VARIABLE) and shutil.which("mvn") is None and not _cache().is_dir():
+    jars = os.environ.get(LIB_VARIABLE) or cached(f"rocketmq-{VERSION}").is_dir()
+    if not jars and shutil.which("mvn") is None:
         return f"no `mvn` on the path to fetch RocketMQ with, and {LIB_VARIABLE} names no jars"
     return None
-
-
-def _cache(name: str = f"rocketmq-{VERSION}") -> Path:
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "saturnmq" / name
 
 
 def rocketmq_jars() -> Path:
@@ -77,58 +73,30 @@ def rocketmq_jars() -> Path:
     given = os.environ.get(LIB_VARIABLE)
     if given:
         if not list(Path(given).glob("rocketmq-broker-*.jar")):
-            raise Unavailable(f"{LIB_VARIABLE} is {given!r}, which holds no rocketmq-broker jar")
+            pytest.skip(f"{LIB_VARIABLE} is {given!r}, which holds no rocketmq-broker jar")
         return Path(given)
-    return fetched(_cache(), "pom.xml")
+    return fetched_jars(f"rocketmq-{VERSION}", "pom.xml")
 
 
 def client_jars(version: str) -> Path:
     """The directory of the jars of RocketMQ's client of this version."""
     if version == VERSION:
         return rocketmq_jars()
-    cache = _cache(f"rocketmq-client-{version}")
-    return fetched(cache, "pom-client.xml", f"-Drocketmq.version={version}")
+    return _jars_of("rocketmq-client", "pom-client.xml", version)
 
 
 def grpc_jars(version: str) -> Path:
     """The directory of the jars of RocketMQ's client of this version, over gRPC."""
-    return fetched(
-        _cache(f"rocketmq-client-java-{version}"),
-        "pom-grpc.xml",
-        f"-Drocketmq.version={version}",
-    )
+    return _jars_of("rocketmq-client-java", "pom-grpc.xml", version)
 
 
 def spring_jars(version: str) -> Path:
     """The directory of the jars of rocketmq-spring of this version."""
-    return fetched(
-        _cache(f"rocketmq-spring-{version}"), "pom-spring.xml", f"-Drocketmq.version={version}"
-    )
+    return _jars_of("rocketmq-spring", "pom-spring.xml", version)
 
 
-def fetched(cache: Path, pom: str, *options: str) -> Path:
-    """`cache`, with the jars that `pom` names: fetched by Maven once, then kept."""
-    if cache.is_dir():
-        return cache
-    if shutil.which("mvn") is None:
-        raise Unavailable("no `mvn` on the path to fetch jars with")
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache.parent) as fresh:
-        jars = Path(fresh) / "jars"
-        command = ["mvn", "-q", "-B", "-f", str(Path(__file__).with_name(pom)), *options]
-        command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-        command += [f"-DoutputDirectory={jars}"]
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=DOWNLOAD_S
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"Maven had not fetched the jars after {DOWNLOAD_S:.0f} s") from None
-        if done.returncode:
-            last = (done.stdout + done.stderr).strip().splitlines()[:1]
-            raise Unavailable(f"Maven could not fetch the jars: {''.join(last)}")
-        jars.rename(cache)
-    return cache
+def _jars_of(name: str, pom: str, version: str) -> Path:
+    return fetched_jars(f"{name}-{version}", pom, f"-Drocketmq.version={version}")
 
 
 def java_command(
@@ -136,11 +104,9 @@ def java_command(
 ) -> list[str]:
     """The command for a Java program of this directory, in one file, with RocketMQ's classes beside
     it."""
-    if shutil.which("javac") is None:
-        pytest.skip("no `javac` on the path to run RocketMQ's classes with")
-    source = str(Path(__file__).with_name(program))
-    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", *options]
-    return [*command, "-cp", f"{jars}/*", source, *arguments]
+    classes = java_classes(jars, program)
+    command = ["java", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *options]
+    return [*command, "-cp", f"{classes}:{jars}/*", Path(program).stem, *arguments]
 
 
 @contextlib.contextmanager
@@ -240,6 +206,8 @@ class Nodes:
 
     home: Path
     jars: Path
+    shared_mqadmin: Callable[[], Mqadmin] | None = None
+    """One JVM for the commands of many tests."""
     running: list[Node] = field(default_factory=list)
     _nameservers: dict[str, Node] = field(default_factory=dict)
 
@@ -296,11 +264,15 @@ class Nodes:
         else:
             node = self._python("broker", port, ["broker", "--config", str(conf)])
         node.until_open()
-        asyncio.run(_until_registered(nameserver, node))
+        asyncio.run(_until_serving(nameserver, node))
         return node
 
     def mqadmin(self, *arguments: str, java: Sequence[str] = ()) -> str:
-        """What RocketMQ's own mqadmin prints; `java`: options of its JVM."""
+        """What RocketMQ's own mqadmin prints; `java`: options of a JVM for this command alone."""
+        if self.shared_mqadmin is not None and not java:
+            printed = self.shared_mqadmin().run(*arguments)
+            assert printed.ended, f"{arguments} runs for too long\n{printed.text}"
+            return printed.text
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         done = subprocess.run(
             self._java_command([main, *arguments], java),
@@ -351,7 +323,8 @@ class Nodes:
         return node
 
 
-async def _until_registered(nameserver: str, node: Node) -> None:
+async def _until_serving(nameserver: str, node: Node) -> None:
+    """Until the broker is registered, and, one of ours, knows whether it is the master still."""
     # A RocketMQ broker finds no nameserver when it starts and looks again 10 s later, unless
     # something it has to announce changes.
     nudge = Command.request(RequestCode.UPDATE_BROKER_CONFIG, {}, b"brokerPermission=6")
@@ -360,7 +333,9 @@ async def _until_registered(nameserver: str, node: Node) -> None:
         while True:
             with contextlib.suppress(SaturnError):
                 if any(known.address == node.address for known in await admin.cluster()):
-                    return
+                    status = await admin.broker_status(node.address)
+                    if State.UNSURE.value not in status.get("refusesWrites", ""):
+                        return
                 if node.make == ROCKETMQ:
                     await admin.core.invoke(node.address, nudge, START_S)
             assert time.monotonic() < deadline, f"{node.make} did not register\n{node.tail()}"
@@ -368,9 +343,11 @@ async def _until_registered(nameserver: str, node: Node) -> None:
 
 
 @contextlib.contextmanager
-def nodes(home: Path, jars: Path) -> Iterator[Nodes]:
+def nodes(
+    home: Path, jars: Path, shared_mqadmin: Callable[[], Mqadmin] | None = None
+) -> Iterator[Nodes]:
     """Nodes that are ended however the block ends."""
-    made = Nodes(home, jars)
+    made = Nodes(home, jars, shared_mqadmin)
     try:
         yield made
     finally:

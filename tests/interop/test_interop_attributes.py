@@ -17,7 +17,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.native import NativeRuntime
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.quick, pytest.mark.interop, pytest.mark.timeout(300)]
 
 # Topic, changes; in this order.
 CHANGES = [

@@ -15,7 +15,7 @@ from saturnmq.aio import Admin, Message, Producer, SendStatus
 from saturnmq.cli.free_ports import free_block
 from saturnmq.client.admin.replicas import Replica
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.quick, pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 def start(nodes: Nodes, store: Path, broker_id: int, port: int) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from interop_nodes import java
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.log.epochs import Epochs
@@ -13,6 +14,7 @@ PROGRAM = "EpochFile.java"
 IDENTITY = "00112233445566778899aabbccddeeff"
 
 
+@pytest.mark.quick
 def test_rocketmq_reads_an_epoch_file_with_an_identity_and_we_read_what_it_writes(
     jars: Path, tmp_path: Path, figures: Counter[str]
 ) -> None:

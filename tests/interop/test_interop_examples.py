@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import interop_cache
 import interop_clients
 import interop_grpc
 import interop_nodes
@@ -27,10 +28,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def java() -> list[str]:
-    try:
-        jars = interop_nodes.grpc_jars(interop_grpc.JAVA)
-    except interop_nodes.Unavailable as problem:
-        pytest.skip(str(problem))
+    jars = interop_nodes.grpc_jars(interop_grpc.JAVA)
     return ["java", "-cp", f"{jars}/*", str(CLIENTS / "java" / "Example.java")]
 
 
@@ -39,7 +37,7 @@ def go() -> list[str]:
 
 
 def node() -> list[str]:
-    interop_clients.node_package("rocketmq-client-nodejs", interop_grpc.NODE)
+    interop_cache.node_package("rocketmq-client-nodejs", interop_grpc.NODE)
     return ["node", str(CLIENTS / "node" / "example.js")]
 
 
@@ -52,7 +50,7 @@ def test_the_example_sends_and_receives(
     with Admin(cluster.nameservers) as admin:
         admin.create_topic(topic, 4, message_type="NORMAL")
     endpoint = next(each["grpc"] for each in cluster.describe()["nodes"])
-    packages = interop_clients.cached(f"rocketmq-client-nodejs-{interop_grpc.NODE}")
+    packages = interop_cache.cached(f"rocketmq-client-nodejs-{interop_grpc.NODE}")
     done = subprocess.run(
         [*command(), endpoint, topic],
         env={**os.environ, "HOME": str(tmp_path), "NODE_PATH": str(packages / "node_modules")},

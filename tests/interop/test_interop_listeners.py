@@ -18,7 +18,7 @@ from interop_nodes import SATURNMQ, Nodes, java_talk
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.free_ports import free_block
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.quick, pytest.mark.interop, pytest.mark.timeout(300)]
 PATIENCE_S = 60.0
 Seen = tuple[str, int]  # a body, and the attempts before
 

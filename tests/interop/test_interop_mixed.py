@@ -8,19 +8,27 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from interop_clients import java_program
+from interop_clients import let_group_pop, scenarios
 from interop_nodes import ROCKETMQ, SATURNMQ, Nodes
 from saturnmq import Admin, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage
 from saturnmq.cli.free_ports import free_block
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.quick, pytest.mark.interop, pytest.mark.timeout(600)]
 NAMES = {ROCKETMQ: "theirs", SATURNMQ: "ours"}
 SETTINGS = {
     "mappedFileSizeCommitLog": 1 << 24,
     "mappedFileSizeConsumeQueue": 20_000,
     "transactionCheckInterval": 1_000,
+    "timerWheelEnable": "true",
+    "recallMessageEnable": "true",
+    "traceTopicEnable": "true",
 }
-SCENARIOS = ("sync", "batch", "orderly", "retry", "transactions", "pull", "lite-subscribe")
+SCENARIOS = (
+    *("sync", "batch", "orderly", "retry", "transactions", "pull", "lite-subscribe"),
+    *("timed", "pop", "trace"),
+)
+# RocketMQ rounds the moment of a timed message down if less than a fifth of its second is over.
+EARLY_MS = 250
 COUNT = 400
 READ_S = 60.0
 
@@ -36,20 +44,25 @@ def test_clients_of_both_makes_use_brokers_of_both_makes(
         port = free_block("127.0.0.1", 4) + 2
         settings = {**SETTINGS, "brokerName": name}
         nodes.broker(make, store, port, settings, nameserver=nameserver)
+    options = [f"-Dtimed.early={EARLY_MS}"]
     with (
         Admin(nameserver) as admin,
-        java_program(nodes.jars, "Scenarios.java", nameserver, log=tmp_path / "java.log") as java,
+        scenarios(nodes.jars, nameserver, tmp_path, options) as java,
     ):
-        for scenario in SCENARIOS:
-            topic = f"java-{scenario}"
+        topics = {scenario: f"java-{scenario}" for scenario in SCENARIOS}
+        for topic in (*topics.values(), "from-us"):
             admin.create_topic(topic, 2)
-            answer = java.tell(scenario, topic)
-            assert answer.startswith("ok "), (scenario, answer)
-            both = [row for row in admin.describe_topic(topic) if row.max_offset > 0]
-            assert {row.queue.broker_name for row in both} == set(NAMES.values()), scenario
+        let_group_pop(nameserver, topics["pop"], topics["pop"])
+        for scenario, topic in topics.items():
+            java.begin(scenario, topic)
+        _ours(nameserver)
+        for scenario, topic in topics.items():
+            outcome = java.outcome(topic)
+            assert outcome.startswith("ok "), (scenario, outcome)
+            if scenario != "trace":  # which sends one message
+                both = [row for row in admin.describe_topic(topic) if row.max_offset > 0]
+                assert {row.queue.broker_name for row in both} == set(NAMES.values()), scenario
             figures["scenarios of Java clients in a mixed cluster"] += 1
-        admin.create_topic("from-us", 2)
-    _ours(nameserver)
     figures["messages of our clients in a mixed cluster"] += COUNT
 
 

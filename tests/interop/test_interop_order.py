@@ -4,43 +4,41 @@ it."""
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from interop_nodes import ROCKETMQ, SATURNMQ, Nodes, java
+from interop_mqadmin import Mqadmin
+from interop_nodes import ROCKETMQ, SATURNMQ, Nodes
 from saturnmq import Admin, Producer
 from saturnmq.cli.free_ports import free_block
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
-
-
-def java_queues(jars: Path, nameserver: str, home: Path) -> list[str]:
-    """The queues to which RocketMQ's producer writes the topic."""
-    lines = java(jars, "OrderedQueues.java", nameserver, "ordered", home=home)
-    (line,) = [line for line in lines if line.startswith(">")]
-    return line.split()[1:]
+pytestmark = [pytest.mark.quick, pytest.mark.interop, pytest.mark.timeout(300)]
 
 
 def test_java_producers_write_an_ordered_topic_where_its_configuration_says(
     nodes: Nodes,
-    jars: Path,
+    shared_mqadmin: Callable[[], Mqadmin],
     tmp_path: Path,
     figures: Counter[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def java_queues(nameserver: str) -> list[str]:
+        return shared_mqadmin().tell("queues", nameserver, "ordered").split(" ")
+
     monkeypatch.setenv("SATURNMQ_ORDER_MESSAGES", "1")
     nameserver = nodes.nameserver(SATURNMQ)
     nodes.broker(SATURNMQ, tmp_path / "store", free_block("127.0.0.1", 4) + 2, {})
     with Admin(nameserver) as admin:
         admin.create_topic("ordered", write_queues=2, read_queues=4, order=True)
         (broker,) = admin.topic_settings("ordered")
-        assert java_queues(jars, nameserver, tmp_path) == [f"{broker}:0", f"{broker}:1"]
+        assert java_queues(nameserver) == [f"{broker}:0", f"{broker}:1"]
         conf = f"gone:1;{broker}:1"
         nodes.mqadmin(
             "updateOrderConf", "-n", nameserver, "-t", "ordered", "-m", "put", "-v", conf
         )  # fmt: skip
         expected = ["gone:0", f"{broker}:0"]
-        assert java_queues(jars, nameserver, tmp_path) == expected
+        assert java_queues(nameserver) == expected
         with Producer(nameservers=nameserver) as producer:
             ours = [f"{q.broker_name}:{q.queue_id}" for q in producer.queues("ordered")]
         assert ours == expected

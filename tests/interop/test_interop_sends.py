@@ -13,7 +13,7 @@ from saturnmq.aio import Admin, Message, MessageQueue, Producer, PullConsumer
 from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol.codes import RequestCode
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.quick, pytest.mark.interop, pytest.mark.timeout(300)]
 TOPICS = [f"many-{number}" for number in range(20)]
 QUEUES, SENDERS, EACH = 2, 40, 25
 

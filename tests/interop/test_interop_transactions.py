@@ -76,6 +76,7 @@ class Reader:
         return sorted(found)
 
 
+@pytest.mark.quick
 def test_java_producers_commit_roll_back_and_are_asked_also_after_a_kill(
     nodes: Nodes, jars: Path, tmp_path: Path, figures: Counter[str]
 ) -> None:

@@ -1,8 +1,8 @@
 """Every command of RocketMQ 5.4.0's mqadmin, with what it must print at a cluster of ours.
 
-`tests/interop/test_interop_mqadmin.py` runs them all, in this order, and docs/interop.md has the
-table that `table` makes of them. In a line and in its patterns `<name>` stands for a value of the
-run, such as `<master>` for the master's address.
+`tests/interop/test_interop_mqadmin.py` runs them all, in this order, and compares docs/interop.md
+with the table of the answers that it got (`row`, `table`). In a line and in its patterns `<name>`
+stands for a value of the run, such as `<master>` for the master's address.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class Case:
     """The verb of `saturnmq` that does the same, or the reason."""
     endless: bool = False
     """The command repeats itself until it is stopped."""
+    soon: bool = False
+    """The output has them soon: the command is run again until it does."""
 
     @property
     def command(self) -> str:
@@ -36,16 +38,21 @@ class Case:
 
 
 def works(
-    words: str, *patterns: str, verb: str = "", more: str = "", endless: bool = False
+    words: str,
+    *patterns: str,
+    verb: str = "",
+    more: str = "",
+    endless: bool = False,
+    soon: bool = False,
 ) -> Case:
     """`more`: what else the table says, or why there is no verb."""
     note = "; ".join(part for part in (f"`saturnmq {verb}`" if verb else "", more) if part)
-    return Case(words, patterns, WORKS, note or "-", endless)
+    return Case(words, patterns, WORKS, note or "-", endless, soon)
 
 
-def also(words: str, *patterns: str) -> Case:
+def also(words: str, *patterns: str, soon: bool = False) -> Case:
     """Another call of a command that is in the table already."""
-    return Case(words, patterns)
+    return Case(words, patterns, soon=soon)
 
 
 def refused(words: str, code: RequestCode) -> Case:
@@ -102,7 +109,7 @@ CASES = (
           more="with `-s` `saturnmq group stacks`"),
     also("consumerStatus -g readers -i <reader> -s", "#Consumer MQ Detail#",
          r"orders +<broker> +0 ", "#Consumer jstack#"),
-    also("consumerStatus -g ours", "<ours>"),
+    also("consumerStatus -g ours", "<ours>", "Rebalance OK"),
     also("consumerStatus -g ours -i <ours> -s", "#Consumer jstack#", r"thread MainThread \(\d+\)"),
     works("getConsumerStatus -g readers -t orders",
           *(rf"<reader> +<broker> +{n} +2 " for n in range(4)), verb="group describe"),
@@ -137,7 +144,8 @@ CASES = (
           verb="consume"),
     works("sendMessage -t chat -p hello -k kk -c tt", r"<broker> +\d+ +SEND_OK", verb="produce"),
     also("sendMessage -t chat -p traced -k followed -m true", "SEND_OK"),
-    works("queryMsgTraceById -i <last> -t RMQ_SYS_TRACE_TOPIC", "#Type +#ProducerGroup|Pub",
+    works("queryMsgTraceById -i <last> -t RMQ_SYS_TRACE_TOPIC",
+          r"^Pub +\S+ +[\d.]+ +\d{4}-\d\d-\d\d \S+ +\d+ms +success", soon=True,
           verb="message trace"),
     works("checkMsgSendRT -t chat -a 3 -s 10", r"<broker> +0 +true +\d+", r"Avg RT: \d",
           verb="bench latency"),
@@ -162,8 +170,11 @@ CASES = (
     also("getConsumerConfig -g listed", r"retryMaxTimes +=  3"),
     works("setConsumeMode -c <cluster> -t made -g made -m POP", r"consume mode\[POP\]",
           verb="group mode"),
-    works("updateKvConfig -s space -k one -v two", "success", verb="admin kv put"),
-    works("deleteKvConfig -s space -k one", "success", verb="admin kv delete"),
+    works("updateKvConfig -s ORDER_TOPIC_CONFIG -k chat -v <broker>:1", "success",
+          verb="admin kv put"),
+    also("updateOrderConf -t chat -m get", r"orderConf=\[<broker>:1\]"),
+    works("deleteKvConfig -s ORDER_TOPIC_CONFIG -k chat", "success", verb="admin kv delete"),
+    also("updateOrderConf -t chat -m get", r"CODE: 22"),
     # offsets
     works("cloneGroupOffset -s readers -d made -t orders", "clone group offset success",
           verb="group clone-offset"),
@@ -190,17 +201,26 @@ CASES = (
          "rocketmqHome cannot be changed"),
     works("updateNamesrvConfig -k scanNotActiveBrokerInterval -v 6000", "success",
           verb="admin nameserver-set"),
+    also("getNamesrvConfig", r"scanNotActiveBrokerInterval +=  6000"),
     also("updateNamesrvConfig -k configStorePath -v /tmp/x", "CODE: 16"),
     works("updateControllerConfig -a <nameserver> -k scanNotActiveBrokerInterval -v 5000",
           "success", verb="admin nameserver-set"),
+    also("getControllerConfig -a <nameserver>", r"scanNotActiveBrokerInterval +=  5000"),
     works("wipeWritePerm -b <broker>", r"OK, \d+", verb="admin set"),
+    also("topicRoute -t orders", '"perm":4,'),
     works("addWritePerm -b <broker>", r"OK, \d+", verb="admin set"),
+    also("topicRoute -t orders", '"perm":6,'),
     # work for brokers
-    works("cleanExpiredCQ -c <cluster>", "^success$", verb="admin clean"),
     works("deleteExpiredCommitLog -c <cluster>", "^success$", verb="admin clean"),
+    also("brokerStatus -b <master>", "commitLogMinOffset +: <segment>$", soon=True),
+    works("cleanExpiredCQ -c <cluster>", "^success$", verb="admin clean"),
+    also("queryCq -t aged -q 0 -i 5 -c 1 -b <master>", "max: 6, min: 1$", soon=True),
     works("cleanUnusedTopic -c <cluster>", "^success$", verb="admin clean --unused"),
-    works("startMonitoring", "", verb="group lag",
+    also("topicStatus -t aged", "<broker> +0 +1 +6 "),  # it is in the table, and stays
+    works("startMonitoring", "^$", verb="group lag",
           more="it repeats, for all groups, what that shows of one"),
+    also("consumerConnection -g __MONITOR_CONSUMER", r"MonitorService_-?\d+ +127.0.0.1",
+         r"OFFSET_MOVED_EVENT +\*"),
     works("exportMetadata -c <cluster> -f <home>/exported", "metadata.json success",
           verb="admin export"),
     works("exportConfigs -c <cluster> -f <home>/exported", "configs.json success",
@@ -268,9 +288,34 @@ def filled(text: str, values: Mapping[str, str], *, pattern: bool = False) -> st
     return re.sub(r"<([a-z0-9-]+)>", value, text)
 
 
-def table() -> str:
+Row = tuple[str, str]  # the answer, and the reason or the verb
+
+
+def row(case: Case, output: str) -> Row:
+    """What the output of a command says: the answer, and the reason if it was refused."""
+    reason = re.search(
+        r"CODE: 3\b.* is not supported: (.*?)(?: BROKER: .*)?$", output, re.MULTILINE
+    )
+    if reason is not None:
+        return REFUSED, reason[1]
+    if re.search(r"CODE: 3\b", output):
+        return REFUSED, case.note
+    return (LOCAL if case.answer == LOCAL else WORKS), case.note
+
+
+def rows() -> dict[str, Row]:
+    """What each command must answer."""
+    return {case.command: (case.answer, case.note) for case in reversed(CASES) if case.note}
+
+
+def table(answers: Mapping[str, Row]) -> str:
     """The table of all commands as docs/interop.md has it."""
-    rows = {case.command: case for case in reversed(CASES) if case.note}
     lines = ["| command | answer | reason, or the verb that does the same |", "|---|---|---|"]
-    lines += [f"| `{name}` | {rows[name].answer} | {rows[name].note} |" for name in sorted(rows)]
+    lines += [f"| `{name}` | {' | '.join(answers[name])} |" for name in sorted(answers)]
     return "\n".join(lines) + "\n"
+
+
+def page_table(text: str) -> str:
+    """The table of a page."""
+    [written] = re.findall(r"^\| command \| answer \|.*\n(?:\|.*\n)+", text, re.MULTILINE)
+    return str(written)

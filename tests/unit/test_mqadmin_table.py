@@ -1,27 +1,56 @@
-"""The table of mqadmin's commands in docs/interop.md is the one that the interop test runs."""
+"""The table of mqadmin's commands in docs/interop.md has the answers that the interop test wants of
+RocketMQ's mqadmin; that test writes the table from those that it gets."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from pathlib import Path
 
-from mqadmin_commands import CASES, LOCAL, REFUSED, WORKS, filled, table
+import pytest
+from mqadmin_commands import (
+    CASES,
+    LOCAL,
+    REFUSED,
+    WORKS,
+    Case,
+    filled,
+    local,
+    page_table,
+    row,
+    rows,
+    table,
+    works,
+)
 from saturnmq.cli.main import app
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.refusals import REASONS, refusal
 from typer.main import get_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
-TABLE = re.compile(r"^\| command \| answer \|.*\n(?:\|.*\n)+", re.MULTILINE)
+REFUSAL = f"CODE: 3  DESC: {refusal(RequestCode.AUTH_GET_USER)} BROKER: 127.0.0.1:1"
+WANTED = (REFUSED, REASONS[RequestCode.AUTH_GET_USER])
 
 
 def test_the_page_has_the_table_of_the_commands_that_are_run() -> None:
-    text = PAGE.read_text()
-    [written] = TABLE.findall(text)
-    if os.environ.get("REWRITE_PAGES"):
-        PAGE.write_text(text.replace(written, table()))
-    else:
-        assert written == table()
+    assert page_table(PAGE.read_text()) == table(rows()), (
+        "SATURNMQ_INTEROP=1 REWRITE_PAGES=1 pytest tests/interop/test_interop_mqadmin.py writes it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "output", "told"),
+    [
+        (works("a -b", "x", verb="admin set"), "fine", (WORKS, "`saturnmq admin set`")),
+        (local("a", "x", "it reads files"), "fine", (LOCAL, "it reads files")),
+        (works("a", "x"), f"Exception\n{REFUSAL}\nFor more", WANTED),
+        (Case("a", ("x",), REFUSED, "why"), "CODE: 3  DESC: another text", (REFUSED, "why")),
+    ],
+)
+def test_a_row_says_what_the_command_printed(
+    case: Case, output: str, told: tuple[str, str]
+) -> None:
+    assert row(case, output) == told
 
 
 def test_each_command_is_told_once_with_its_answer() -> None:

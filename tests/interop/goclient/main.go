@@ -1,5 +1,5 @@
 // RocketMQ's Go client at a cluster of ours, told by lines "NAME TOPIC": runs the scenario on the
-// topic and prints "> ok ..." or "> failed ...".
+// topic and prints "> TOPIC ok ..." or "> TOPIC failed ...". All run at once.
 package main
 
 import (
@@ -46,7 +46,7 @@ func (b *bodies) count() int {
 }
 
 func started(group string, options ...producer.Option) (rocketmq.Producer, error) {
-	options = append(options, producer.WithNameServer([]string{nameserver}), producer.WithGroupName(group), producer.WithRetry(2))
+	options = append(options, producer.WithNameServer([]string{nameserver}), producer.WithGroupName(group), producer.WithInstanceName(group), producer.WithRetry(2))
 	made, err := rocketmq.NewProducer(options...)
 	if err != nil {
 		return nil, err
@@ -58,7 +58,7 @@ func started(group string, options ...producer.Option) (rocketmq.Producer, error
 func consumed(topic, group string, count int, ordered bool, answer func([]*primitive.MessageExt) consumer.ConsumeResult) (*bodies, error) {
 	came := &bodies{seen: map[string]int{}, order: map[string][]string{}}
 	made, err := rocketmq.NewPushConsumer(
-		consumer.WithNameServer([]string{nameserver}), consumer.WithGroupName(group),
+		consumer.WithNameServer([]string{nameserver}), consumer.WithGroupName(group), consumer.WithInstance(group+"-consumer"),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset), consumer.WithConsumerOrder(ordered))
 	if err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func (listener) CheckLocalTransaction(*primitive.MessageExt) primitive.LocalTran
 }
 
 func transactions(topic string) (string, error) {
-	made, err := rocketmq.NewTransactionProducer(listener{}, producer.WithNameServer([]string{nameserver}), producer.WithGroupName(topic))
+	made, err := rocketmq.NewTransactionProducer(listener{}, producer.WithNameServer([]string{nameserver}), producer.WithGroupName(topic), producer.WithInstanceName(topic))
 	if err != nil {
 		return "", err
 	}
@@ -259,12 +259,14 @@ func main() {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		words := strings.Fields(lines.Text())
-		said, err := scenarios[words[0]](words[1])
-		if err != nil {
-			said = "failed " + strings.ReplaceAll(err.Error(), "\n", " ")
-		} else {
-			said = "ok " + said
-		}
-		fmt.Printf("\n> %s\n", said)
+		go func() {
+			said, err := scenarios[words[0]](words[1])
+			if err != nil {
+				said = "failed " + strings.ReplaceAll(err.Error(), "\n", " ")
+			} else {
+				said = "ok " + said
+			}
+			fmt.Printf("\n> %s %s\n", words[1], said)
+		}()
 	}
 }
