@@ -18,10 +18,16 @@ def stacks(tasks: Iterable[asyncio.Task[Any]] = ()) -> str:
     """The stacks of all threads and of these tasks, the innermost call last. A text that is too
     long ends with a line that says so. Reads source files: not for a loop's thread."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    parts = [
-        f"thread {names.get(number, '?')} ({number}):\n{''.join(traceback.format_stack(frame))}"
+    # Other threads go on as soon as a source file is read, and a frame whose call has ended knows
+    # its caller no more. So the frames of all are taken first.
+    taken = [
+        (number, list(traceback.walk_stack(frame)))
         for number, frame in sys._current_frames().items()
     ]
+    parts = []
+    for number, walked in taken:
+        lines = traceback.StackSummary.extract(iter(reversed(walked))).format()
+        parts.append(f"thread {names.get(number, '?')} ({number}):\n{''.join(lines)}")
     for task in tasks:
         frames = task.get_stack()
         if frames:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import linecache
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -157,6 +158,7 @@ def test_a_consumer_answers_for_its_group(client: Client, field: str) -> None:
 def test_stacks_are_told_when_they_are_wanted() -> None:
     async def test() -> None:
         client = Client()
+        linecache.clearcache()  # reading the sources lets this thread go on
         for wanted in ("true", "false"):
             client.ask(
                 RequestCode.GET_CONSUMER_RUNNING_INFO, {"group": "G", "jstackEnable": wanted}
