@@ -3,7 +3,8 @@
 A Telemetry stream is answered with settings whenever the client sends its own, and once more a
 moment after the first time: Node.js's client may not wait yet when the first answer comes. Over it
 the client is asked, too (commands.py). The server ends it only when the client has said that it
-ends, which Java's client waits for, or was silent for too long.
+ends, which Java's client waits for, or was silent for too long. Node.js's client ends it by itself,
+and takes an end that comes before as a loss: it opens a stream again, and its process never ends.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from saturnmq.gateway.topics import Directory, GroupFacts
 from saturnmq.runtime.door import Runtime
 
 AGAIN_S = 1.0
+ENDS_ITS_STREAMS = "HTTP"  # the language that Node.js's client names
 
 
 class MemberCalls:
@@ -92,8 +94,10 @@ class MemberCalls:
         if self._clients.has_ended(call):
             return
         client, first = self._clients.of(call), True
+        ends_it = client.language == ENDS_ITS_STREAMS
+        end = self._runtime.create_future() if ends_it else client.gone
         try:
-            async for command in _until(client.gone, read):
+            async for command in _until(end, read):
                 self._clients.of(call)  # it lives
                 client.attach(write)
                 if command.WhichOneof("command") != "settings":

@@ -42,7 +42,9 @@ def node() -> list[str]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("command", [java, go, node], ids=lambda made: made.__name__)
+@pytest.mark.parametrize(
+    "command", [java, go, pytest.param(node, marks=pytest.mark.quick)], ids=["java", "go", "node"]
+)
 def test_the_example_sends_and_receives(
     cluster: LocalCluster, command: Callable[[], list[str]], tmp_path: Path
 ) -> None:

@@ -88,6 +88,23 @@ def test_the_stream_of_a_client_that_ends_is_ended() -> None:
     run(body)
 
 
+def test_node_ends_its_stream_by_itself() -> None:
+    """It takes another end for a loss, also while it ends: its process would never end."""
+
+    async def body(world: World) -> None:
+        _, caller = await served(world)
+        caller.language = "HTTP"  # as it says
+        stream = await greeted(world, caller)
+        assert (await caller.ask("NotifyClientTermination", group=G)).status.code == Code.OK
+        await asyncio.sleep(5)
+        assert not stream.done()
+        caller.says.put_nowait(None)
+        async with asyncio.timeout(1):
+            await stream
+
+    run(body)
+
+
 def test_the_stream_of_a_client_that_was_forgotten_is_ended() -> None:
     async def body(world: World) -> None:
         broker, caller = await served(world, max_idle_s=120)
