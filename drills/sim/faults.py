@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -118,9 +119,11 @@ class Faults:
 
     def may_age(self, node: SimBroker) -> bool:
         """Whether all others of its group have, since they lost anything, had all of its log: of
-        everything one copy must stay."""
+        everything one copy must stay. So it must of one that is promoted by force."""
         nodes = self.cluster.nodes_of(node.group)
-        return all(self.cluster.is_whole(other) for other in nodes if other is not node)
+        return not self.cluster.operator.forces(node) and all(
+            self.cluster.is_whole(other) for other in nodes if other is not node
+        )
 
     async def _kill(self) -> None:
         if node := self.victim():
@@ -173,6 +176,8 @@ class Faults:
 
     async def _wipe_slave(self) -> None:
         node = self.victim(slaves_only=True)
+        if node and self.cluster.operator.forces(node):
+            return
         if node and (not self.plan.rare or self.may_age(node)):
             self.note("slave wiped", node.name)
             node.busy = node.ageing = True
@@ -390,6 +395,11 @@ class Operator(ClientMachine):
         if self._rng.random() < 0.2:
             return self._rng.choice(living)
         return max(living, key=lambda node: (node.log_end, node.name))
+
+    def forces(self, node: SimBroker) -> bool:
+        """Whether an order to promote this node by force is underway."""
+        open_ = (each for each in self.promotions if each.ended == math.inf)
+        return any(each.forced and each.node is node for each in open_)
 
     async def promote(self, node: SimBroker) -> None:
         """Give the cluster one order to promote; a refusal is an answer, too."""
