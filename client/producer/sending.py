@@ -54,6 +54,7 @@ from saturnmq.runtime.errors import (
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
+    FlushDiskTimeout,
     InvalidParameter,
     MalformedFrame,
     RequestTimeout,
@@ -440,9 +441,11 @@ class Sender:
     ) -> SaturnError | None:
         """Copy the broker's answer about a stored batch into it, or return why it is not stored."""
         status = STATUS_OF_CODE.get(response.code)
-        if status is None:
-            return error_for(response.code, response.remark)
         ext = response.ext
+        # A broker whose disk fails a write answers FLUSH_DISK_TIMEOUT, too: the message may be
+        # stored, and has no place.
+        if status is None or (status is not SendStatus.OK and "queueOffset" not in ext):
+            return error_for(response.code, response.remark)
         try:
             first = checked.integer(ext, "queueOffset", 0)
             queue_id = checked.integer(ext, "queueId", queue.queue_id, most=QUEUES_MAX)
@@ -519,7 +522,7 @@ class Sender:
             self.key_queues.withdraw(queue.topic, queue.broker_name)
         if (
             error.code in RETRY_CODES
-            or isinstance(error, (ConnectionLost, RequestTimeout))
+            or isinstance(error, (ConnectionLost, FlushDiskTimeout, RequestTimeout))
             or (isinstance(error, InvalidParameter) and may_move)
         ):
             self._failed(batch, queue, error)

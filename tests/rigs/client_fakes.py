@@ -11,7 +11,8 @@ from saturnmq.protocol.remoting import Command
 
 
 class FakeBroker:
-    """Keeps what it is sent, per queue; `answer(cmd)` may return (code, remark) or 'silence'."""
+    """Keeps what it is sent, per queue; `answer(cmd)` may return (code, remark),
+    "silence" or "failed write"."""
 
     def __init__(self, name, runtime):
         self.name = name
@@ -49,6 +50,9 @@ class FakeBroker:
             return
         verdict = self.answer(cmd) if self.answer else None
         if verdict == "silence":
+            return
+        if verdict == "failed write":  # of a disk
+            endpoint.send(cmd.reply(ResponseCode.FLUSH_DISK_TIMEOUT, "it may be stored"), cmd)
             return
         if verdict is not None and verdict[0] not in (0, 10, 11, 12):
             endpoint.send(cmd.reply(*verdict), cmd)

@@ -18,6 +18,7 @@ from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.batch import encode_batch
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.runtime.errors import (
     ConnectFailed,
@@ -172,6 +173,22 @@ def test_a_weaker_ack_is_a_status_not_an_error(code, status):
         assert (await producer.send(Message("T", b"x"))).status is status
 
     run(test)
+
+
+def test_a_send_whose_write_failed_goes_to_another_broker_or_has_no_result():
+    async def test(cluster, producer):
+        failing = cluster.brokers["a"]
+        failing.answer = lambda cmd: "failed write"
+        for n in range(20):
+            result = await producer.send(Message("T", b"%d" % n))
+            assert (result.ok, result.queue.broker_name) == (True, "b")
+        sends = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+        assert any(code in sends for code, _ in failing.requests), "it was asked first"
+        with pytest.raises(RequestTimeout, match="it may be stored") as caught:
+            await producer.send(Message("T", b"x"), queue=MessageQueue("T", "a", 0))
+        assert caught.value.outcome == "unknown"
+
+    run(test, "a", "b", delivery_timeout=1.0)
 
 
 def test_an_unpinned_send_waits_for_the_only_master_as_long_as_one_attempt_may_take():
