@@ -34,6 +34,8 @@ FOUND = {
     6653: "timing",
     7108: "delaying+popping+recreating",
     10161: "growing+polling+spreading+taking-long+timing+transacting",
+    10458: "misbehaving+transacting",
+    10500: "growing+polling+retrying",
 }
 PER_TEST = 10
 

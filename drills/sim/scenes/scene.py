@@ -317,8 +317,8 @@ class Scene:
         await self.order_everywhere(lambda: create(queues=queues), knows)
 
     def stored_at(self, node: SimBroker, topic: str = "") -> Iterator[tuple[Place, str | None]]:
-        """The topic's messages on a node."""
-        if node.serving is not None:
+        """The topic's messages on a node; none once it is being stopped, as its store closes."""
+        if node.serving is not None and not node.serving.closed:
             yield from aftermath.stored(node.serving.store, node.group, topic=topic or self.topic)
 
     def stored(self, topic: str = "") -> dict[Place, str]:
