@@ -195,7 +195,10 @@ class TimerService:
                 more = [shelf.drop_settled(256) for shelf in pending.shelves.values()]
                 if any(more):
                     return 0
-            return TICK_S if self._is_behind else self._until_saved()
+            # A term that has begun is opened by what no arrival tells of: the log is confirmed, the
+            # gate opens, a batch ends.
+            is_opening = self._leads_from is not None
+            return TICK_S if self._is_behind or is_opening else self._until_saved()
         delivered = 0
         for name in SHELVES:
             delivered += await self._delivery.deliver(pending, name)

@@ -9,6 +9,7 @@ import struct
 
 import pytest
 from machines_rig import Machine, World, follow, group, promote, run
+from saturnmq.broker.timer.service import SAVE_S
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.runtime.errors import InvalidParameter, MessageIllegal
 from saturnmq.store.message_store import PendingMessage
@@ -330,6 +331,32 @@ def test_a_promotion_to_a_node_with_another_clock_moves_no_delay(
         await comes(slave, b"first", sent + 180)
         await comes(slave, b"second", sent + 210)
         assert len(await slave.bodies()) == 3
+
+    run(body)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_master_that_knows_what_waits_delivers_once_a_slave_confirms_its_log(clean: bool) -> None:
+    """Its saved copy is level with its log, of which nothing is confirmed when its term begins. No
+    other timed message comes."""
+
+    async def body(world: World) -> None:
+        await world.nameserver()
+        nameservers = ("10.0.0.9:9876",)
+        master = world.machine(
+            "a", "10.0.0.2", role="SYNC_MASTER", in_sync_replicas=2, nameservers=nameservers
+        )
+        slave = world.machine(
+            "b", "10.0.0.3", role="SLAVE", broker_id=1, slave_sync_ms=100, nameservers=nameservers
+        )
+        await master.boot()
+        await slave.boot()
+        await asyncio.sleep(5)
+        sent = world.loop.time()
+        await after(master, b"held", 120)
+        await asyncio.sleep(SAVE_S + 10)
+        await master.restart(clean=clean)
+        await comes(master, b"held", sent + 120)
 
     run(body)
 
