@@ -43,6 +43,7 @@ class Faults:
         self.made: Counter[str] = Counter()
         self._over = asyncio.Event()
         self.restarting = asyncio.Lock()
+        self.misled: Counter[str] = Counter()  # groups whose new disks follow a foreign master
         self._kinds: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
             "kill": self._kill,
             "power_loss": self._power_loss,
@@ -119,11 +120,12 @@ class Faults:
 
     def may_age(self, node: SimBroker) -> bool:
         """Whether all others of its group have, since they lost anything, had all of its log: of
-        everything one copy must stay. So it must of one that is promoted by force."""
+        everything one copy must stay. So it must of one that is promoted by force. And where a
+        foreign master waits for a copy no node may have forgotten its group."""
+        if self.misled[node.group] or self.cluster.operator.forces(node):
+            return False
         nodes = self.cluster.nodes_of(node.group)
-        return not self.cluster.operator.forces(node) and all(
-            self.cluster.is_whole(other) for other in nodes if other is not node
-        )
+        return all(self.cluster.is_whole(other) for other in nodes if other is not node)
 
     async def _kill(self) -> None:
         if node := self.victim():

@@ -75,8 +75,12 @@ class Strangers:
         if self._cluster.plan.copies > 1:
             if forget:
                 await self._faults.restart(self._cluster.nameservers, 0.0)
-            foreign.moves_here(dials)
-            await self._stay(kind, node)
+            nodes = self._cluster.nodes_of(group)
+            if not self._misleads(kind) or all(map(self._cluster.is_whole, nodes)):
+                foreign.moves_here(dials)
+                await self._stay(kind, node)
+            else:
+                self._cluster.trace.note("fault.left-out", f"{kind}: a disk may be empty")
         else:
             async with self._faults.restarting:
                 if all(each.knows(group) for each in self._cluster.nameservers):
@@ -86,10 +90,19 @@ class Strangers:
                     self._cluster.trace.note("fault.left-out", f"{kind}: a nameserver is new")
         await foreign.abandon()
 
+    def _misleads(self, kind: str) -> bool:
+        """Whether a node here that has forgotten its group may follow this stranger, and be the
+        copy that it waits for. An etcd remembers; nameservers may forget as well."""
+        cluster = self._cluster
+        return kind == "foreign master" and cluster.plan.copies > 1 and cluster.etcd is None
+
     async def _stay(self, kind: str, node: SimBroker) -> None:
         self._faults.note(kind, node.name)
+        self._faults.misled[node.group] += self._misleads(kind)
         await node.boot()
         await self._faults.last(self._rng.choice((1.0, 5.0, 15.0)))
+        await _stop(node)
+        self._faults.misled[node.group] -= self._misleads(kind)
 
     async def _cloned_node(self) -> None:
         """A slave is started from a copy of another one's disk, and has its id."""

@@ -36,6 +36,7 @@ FOUND = {
     10161: "growing+polling+spreading+taking-long+timing+transacting",
     10458: "misbehaving+transacting",
     10500: "growing+polling+retrying",
+    10706: "checking-types+popping+shrinking+transacting",
     10773: "clocks+replying+resetting+timing",
 }
 PER_TEST = 10
