@@ -75,7 +75,9 @@ class ClientTable:
         self._expiry = expiry_s
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Endpoint, ConsumerMember]] = {}
-        self._producing: dict[str, Endpoint] = {}  # the newest connection of a client, by its id
+        # The connections of a client by its id, in the order in which they were last heard: bytes
+        # of an older one may come after the first ones of a newer one.
+        self._producing: dict[str, dict[Endpoint, None]] = {}
         self._client_ids: dict[Endpoint, str] = {}  # of the connections of producers
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
@@ -83,8 +85,9 @@ class ClientTable:
         return self.consumers.get(name)
 
     def producer(self, client_id: str) -> Endpoint | None:
-        """The connection of the client of this id, if it is in a producer group."""
-        return self._producing.get(client_id)
+        """The connection over which the client of this id was heard last, if it is in a producer
+        group."""
+        return next(reversed(self._producing.get(client_id, {})), None)
 
     def __len__(self) -> int:
         """The number of members of groups and of their subscriptions."""
@@ -94,13 +97,19 @@ class ClientTable:
         )
 
     def validate(self) -> None:
-        """AssertionError: a group has no member, or its subscriptions do not fit together."""
+        """AssertionError: a group has no member, its subscriptions do not fit together, or a
+        producer is not found by its id."""
         for name, members in self.producers.items():
             assert members, f"the producer group {name} has no member"
-        for client_id, endpoint in self._producing.items():
-            assert self._client_ids.get(endpoint) == client_id, f"{client_id} has another name"
+        for client_id, endpoints in self._producing.items():
+            assert endpoints, f"{client_id} has no connection"
+            for endpoint in endpoints:
+                assert self._client_ids.get(endpoint) == client_id, f"{client_id} has another name"
+        for members in self.producers.values():
+            assert members.keys() <= self._client_ids.keys(), "a producer has no id"
         for endpoint, client_id in self._client_ids.items():
             assert self._is_producer(endpoint), f"{client_id} is in no producer group"
+            assert endpoint in self._producing.get(client_id, ()), f"{client_id} is not found"
         for name, group in self.consumers.items():
             assert group.name == name, f"{group.name} is kept as {name}"
             assert group.members, f"the consumer group {name} has no member"
@@ -129,10 +138,10 @@ class ClientTable:
         changed = []
         for group in beat.producer_groups:
             self.producers.setdefault(group, {})[endpoint] = member
-        if beat.producer_groups and self._client_ids.get(endpoint) != beat.client_id:
+        if beat.producer_groups:
             self._forget_producer(endpoint)
             self._client_ids[endpoint] = beat.client_id
-            self._producing[beat.client_id] = endpoint
+            self._producing.setdefault(beat.client_id, {})[endpoint] = None
         for data in beat.consumers:
             name = data.group
             group_ = self.consumers.get(name)
@@ -219,9 +228,12 @@ class ClientTable:
             self._forget_producer(endpoint)
 
     def _forget_producer(self, endpoint: Endpoint) -> None:
-        client_id = self._client_ids.pop(endpoint, "")
-        if self._producing.get(client_id) is endpoint:
-            del self._producing[client_id]
+        client_id = self._client_ids.pop(endpoint, None)
+        if client_id is not None:
+            endpoints = self._producing[client_id]
+            del endpoints[endpoint]
+            if not endpoints:
+                del self._producing[client_id]
 
     def _is_producer(self, endpoint: Endpoint) -> bool:
         return any(endpoint in members for members in self.producers.values())

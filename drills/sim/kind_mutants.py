@@ -33,7 +33,7 @@ def _next_one(original: Any) -> Any:
 
 def _anyone(original: Any) -> Any:
     def producer(self: ClientTable, client_id: str) -> Any:
-        return next(iter(self._producing.values()), None)
+        return next(iter(self._client_ids), None)
 
     return producer
 

@@ -38,6 +38,9 @@ FOUND = {
     10500: "growing+polling+retrying",
     10706: "checking-types+popping+shrinking+transacting",
     10773: "clocks+replying+resetting+timing",
+    10705: "checking-types+polling+replying+resending+spreading",
+    10743: "delaying+misbehaving+replying+timing",
+    10810: "misbehaving+popping+replying+resending+resetting",
 }
 PER_TEST = 10
 

@@ -63,6 +63,9 @@ class Requester:
 
     async def join(self, runtime: NativeRuntime, broker: Broker, client_id: str = "me") -> None:
         await runtime.connect(*split_address(broker.address), self.endpoint)
+        await self.beat(client_id)
+
+    async def beat(self, client_id: str = "me") -> None:
         body = {"clientID": client_id, "producerDataSet": [{"groupName": "Q"}]}
         beat = {**body, "consumerDataSet": [], "heartbeatFingerprint": 0, "withoutSub": False}
         assert (
@@ -195,6 +198,41 @@ def test_a_client_is_known_by_its_newest_id_and_connection(tmp_path: Path) -> No
         second.endpoint.close()
         await until(lambda: clients.producer("other") is None)
         clients.validate()
+
+    with_broker(tmp_path, test)
+
+
+def test_a_requester_is_found_when_its_old_connection_was_heard_after_the_new_one(
+    tmp_path: Path,
+) -> None:
+    """A broker that hung reads the connections of a client in any order when it goes on."""
+
+    async def test(runtime: NativeRuntime, broker: Broker, consumer: Endpoint) -> None:
+        clients = broker.ground.context.clients
+        old, new = Requester(runtime), Requester(runtime)
+        await new.join(runtime, broker)
+        await old.join(runtime, broker)
+        old.endpoint.close()
+        await until(lambda: len(clients.producers["Q"]) == 1)
+        clients.validate()
+        answer = await ask(consumer, 325, {**SHORT, "i": PROPERTIES}, b"the reply")
+        assert answer.code == 0, answer.remark
+        assert [bytes(each.body) for each in new.pushed] == [b"the reply"]
+        new.endpoint.close()
+
+    with_broker(tmp_path, test)
+
+
+def test_a_reply_goes_over_the_connection_that_was_heard_last(tmp_path: Path) -> None:
+    async def test(runtime: NativeRuntime, broker: Broker, consumer: Endpoint) -> None:
+        old, new = Requester(runtime), Requester(runtime)
+        await new.join(runtime, broker)
+        await old.join(runtime, broker)  # and nothing says that it has ended
+        await new.beat()
+        await ask(consumer, 325, {**SHORT, "i": PROPERTIES}, b"the reply")
+        assert (len(old.pushed), len(new.pushed)) == (0, 1)
+        for each in (old, new):
+            each.endpoint.close()
 
     with_broker(tmp_path, test)
 
