@@ -36,10 +36,10 @@ FOUND = {
     10161: "growing+polling+spreading+taking-long+timing+transacting",
     10458: "misbehaving+transacting",
     10500: "growing+polling+retrying",
-    10706: "checking-types+popping+shrinking+transacting",
-    10773: "clocks+replying+resetting+timing",
     10705: "checking-types+polling+replying+resending+spreading",
+    10706: "checking-types+popping+shrinking+transacting",
     10743: "delaying+misbehaving+replying+timing",
+    10773: "clocks+replying+resetting+timing",
     10810: "misbehaving+popping+replying+resending+resetting",
 }
 PER_TEST = 10
