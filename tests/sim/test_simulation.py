@@ -38,9 +38,11 @@ FOUND = {
     10500: "growing+polling+retrying",
     10705: "checking-types+polling+replying+resending+spreading",
     10706: "checking-types+popping+shrinking+transacting",
+    10740: "checking-types+taking-long+transacting",
     10743: "delaying+misbehaving+replying+timing",
     10773: "clocks+replying+resetting+timing",
     10810: "misbehaving+popping+replying+resending+resetting",
+    11013: "transacting",
 }
 PER_TEST = 10
 
