@@ -40,9 +40,7 @@ class Growing(Scene):
 
     async def _send(self, lane: str, count: int) -> None:
         await asyncio.sleep(self.rng.uniform(0.0, 3.0))
-        for counter in range(count):
-            await self.send(lane, counter)
-            await self.pause(count)
+        await self.send_lane(lane, count)
 
     async def encore(self) -> None:
         await self._more()

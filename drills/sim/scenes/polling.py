@@ -165,7 +165,7 @@ class Polling(Scene):
         for _ in range(2):
             await self.join()
         for lane in range(2):
-            self.spawn(self._send(f"poll{lane}", MESSAGES))
+            self.spawn(self.send_lane(f"poll{lane}", MESSAGES))
         self.spawn(self.come_and_go(every_s=5.0))
         self._looking = self.watched(self._look())
 
@@ -177,13 +177,8 @@ class Polling(Scene):
         self.note(message)
         return None
 
-    async def _send(self, lane: str, count: int) -> None:
-        for counter in range(count):
-            await self.send(lane, counter)
-            await self.pause(count)
-
     async def encore(self) -> None:
-        self.spawn(self._send("late", ENCORE))
+        self.spawn(self.send_lane("late", ENCORE))
 
     async def _look(self) -> None:
         """Compare the group's offsets with the messages that it is done with."""

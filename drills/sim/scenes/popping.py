@@ -165,7 +165,7 @@ class Popping(Scene):
         for _ in range(2):
             await self.add()
         for lane in range(2):
-            self.spawn(self._send(f"pop{lane}", MESSAGES))
+            self.spawn(self.send_lane(f"pop{lane}", MESSAGES))
         self.spawn(self._come_and_go())
 
     async def add(self) -> PopMember:
@@ -195,13 +195,8 @@ class Popping(Scene):
                     self.fault("member killed", member.name)
                     await member.die()
 
-    async def _send(self, lane: str, count: int) -> None:
-        for counter in range(count):
-            await self.send(lane, counter)
-            await self.pause(count)
-
     async def encore(self) -> None:
-        self.spawn(self._send("strict", ENCORE))
+        self.spawn(self.send_lane("strict", ENCORE))
 
     async def close(self) -> None:
         for member in self.popping:

@@ -91,27 +91,20 @@ class Replying(Scene):
 
     async def start(self) -> None:
         self._requesters: list[Requester] = []
-        self._hired = 0
         self._questions: dict[str, Question] = {}
         self._taken: dict[str, float] = {}  # when a replier was first told so
         await self.create(self.plan.queues)
         for _ in range(2):
             await self.join()
         for _ in range(REQUESTERS):
-            await self._hire()
+            await self.hire(self._requesters, Requester)
         for lane in range(2):
             self.spawn(self._ask(f"ask{lane}", ROUNDS))
         self.spawn(self.come_and_go(most=3))
-        self.spawn(self.replace(self._requesters, self._hire))
+        self.spawn(self.replace(self._requesters, Requester))
 
     def member_options(self) -> dict[str, object]:
         return {"from_beginning": True}
-
-    async def _hire(self) -> None:
-        requester = Requester(self, self._hired)
-        self._hired += 1
-        await requester.start()
-        self._requesters.append(requester)
 
     async def encore(self) -> None:
         self.spawn(self._ask("last", ENCORE))

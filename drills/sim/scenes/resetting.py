@@ -70,18 +70,13 @@ class Resetting(Scene):
         for _ in range(2):
             await self.join()
         for lane in range(2):
-            self.spawn(self._send(f"move{lane}", MESSAGES))
+            self.spawn(self.send_lane(f"move{lane}", MESSAGES))
         self.spawn(self._operate())
         self.spawn(self.come_and_go(every_s=8.0))
 
-    async def _send(self, lane: str, count: int) -> None:
-        for counter in range(count):
-            await self.send(lane, counter)
-            await self.pause(count)
-
     async def encore(self) -> None:
         await self._move(self._draw())
-        self.spawn(self._send("last", ENCORE))
+        self.spawn(self.send_lane("last", ENCORE))
 
     # the operator
 

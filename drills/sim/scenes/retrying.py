@@ -61,19 +61,14 @@ class Retrying(Scene):
         await self.sender.start()
         await self.create(self.plan.queues)
         await self.join()
-        self.spawn(self._send("odd", MESSAGES))
+        self.spawn(self.send_lane("odd", MESSAGES))
         self.spawn(self.come_and_go(most=2, every_s=8.0))
 
     def member_options(self) -> dict[str, object]:
         return {"from_beginning": True, "max_reconsume": self.most}
 
-    async def _send(self, lane: str, count: int) -> None:
-        for counter in range(count):
-            await self.send(lane, counter)
-            await self.pause(count)
-
     async def encore(self) -> None:
-        self.spawn(self._send("strict", ENCORE))
+        self.spawn(self.send_lane("strict", ENCORE))
 
     def fails(self, value: str) -> int:
         """How many attempts fail."""

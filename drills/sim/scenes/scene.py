@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
@@ -34,9 +35,11 @@ KNOWN_S = 3.0  # a change that is not on every node after so long is ordered aga
 
 
 class Mortal(Protocol):
-    """A machine that is killed."""
+    """A machine that is started and killed."""
 
     name: str
+
+    async def start(self) -> None: ...
 
     async def die(self) -> None: ...
 
@@ -106,6 +109,7 @@ class Scene:
         self.cluster, self.plan = cluster, cluster.plan
         self.rng = random.Random(f"{cluster.seed}/scene/{self.topic}")
         self._number, self._machines = number, 0
+        self._hired = itertools.count()
         self.sender = SimSender(cluster, f"{self.topic}-sender", self.address(0))
         self.members: list[SceneConsumer] = []
         self.history = SimHistory()
@@ -215,9 +219,13 @@ class Scene:
                 self.fault("member killed", member.name)
                 await member.die()
 
-    async def replace(
-        self, workers: list[Worker], hire: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    async def hire(self, workers: list[Worker], make: Callable[[Self, int], Worker]) -> None:
+        """Start another worker, on a machine of its own."""
+        worker = make(self, next(self._hired))
+        await worker.start()
+        workers.append(worker)
+
+    async def replace(self, workers: list[Worker], make: Callable[[Self, int], Worker]) -> None:
         """Workers die, and others take their place, until the faults are over."""
         while not self.calm():
             await asyncio.sleep(min(self.rng.expovariate(1 / 8.0), self.patience_s / 2))
@@ -226,7 +234,7 @@ class Scene:
             worker = workers.pop(self.rng.randrange(len(workers)))
             self.fault("producer killed", worker.name)
             await worker.die()
-            await hire()
+            await self.hire(workers, make)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.lanes.append(self.watched(work))
@@ -269,6 +277,12 @@ class Scene:
                 return value
             attempt += 1
             await asyncio.sleep(0.2)
+
+    async def send_lane(self, lane: str, count: int) -> None:
+        """So many messages, one after the other."""
+        for counter in range(count):
+            await self.send(lane, counter)
+            await self.pause(count)
 
     async def pause(self, messages: int) -> None:
         """Pause between two of so many messages of a lane."""

@@ -123,25 +123,18 @@ class Transacting(Scene):
         self.deals: dict[str, Deal] = {}
         self.unknown: list[str] = []  # halves that were acknowledged, and are not there
         self.early: list[str] = []
-        self._made = 0
 
     async def start(self) -> None:
         await self.create(self.plan.queues)
         await self.join()
         for _ in range(PRODUCERS):
-            await self._hire()
+            await self.hire(self.dealers, Dealer)
         for lane in range(2):
             self.spawn(self._deal(f"deal{lane}", MESSAGES))
-        self.spawn(self.replace(self.dealers, self._hire))
+        self.spawn(self.replace(self.dealers, Dealer))
 
     def member_options(self) -> dict[str, object]:
         return {"from_beginning": True}
-
-    async def _hire(self) -> None:
-        dealer = Dealer(self, self._made)
-        self._made += 1
-        await dealer.start()
-        self.dealers.append(dealer)
 
     async def encore(self) -> None:
         self.spawn(self._deal("last", ENCORE))
