@@ -12,9 +12,7 @@ from typing import Any, NamedTuple, TypedDict
 
 from saturnmq.protocol import checked
 from saturnmq.protocol.checked import INT32_MAX
-from saturnmq.protocol.retry_policy import (
-    KEY as RETRY_POLICY,
-)
+from saturnmq.protocol.retry_policy import KEY as RETRY_POLICY
 from saturnmq.protocol.retry_policy import (
     GroupRetryPolicy,
     retry_policy_json,
@@ -71,18 +69,21 @@ class GroupChanges(TypedDict, total=False):
     attributes: Mapping[str, str | None]  # None removes one
 
 
-_FIELDS = {
-    "max_retries": "retryMaxTimes",
-    "retry_queues": "retryQueueNums",
-    "orderly": "consumeMessageOrderly",
-    "enabled": "consumeEnable",
-    "broadcast": "consumeBroadcastEnable",
-    "notify_members": "notifyConsumerIdsChangedEnable",
-    "broker_id": "brokerId",
-    "slow_broker_id": "whichBrokerWhenConsumeSlowly",
-    "from_min": "consumeFromMinEnable",
-    "consume_timeout_min": "consumeTimeoutMinute",
+_NUMBERS = {  # RocketMQ's name of each, and its value where a document lacks it
+    "max_retries": ("retryMaxTimes", 16),
+    "retry_queues": ("retryQueueNums", 1),
+    "broker_id": ("brokerId", 0),
+    "slow_broker_id": ("whichBrokerWhenConsumeSlowly", 1),
+    "consume_timeout_min": ("consumeTimeoutMinute", 15),
 }
+_FLAGS = {
+    "orderly": ("consumeMessageOrderly", False),
+    "enabled": ("consumeEnable", True),
+    "broadcast": ("consumeBroadcastEnable", True),
+    "notify_members": ("notifyConsumerIdsChangedEnable", True),
+    "from_min": ("consumeFromMinEnable", True),
+}
+_FIELDS = {name: field for name, (field, _) in (*_NUMBERS.items(), *_FLAGS.items())}
 _ATTRIBUTES = "attributes"
 
 
@@ -119,27 +120,15 @@ def changed(document: Mapping[str, Any], group: str, changes: GroupChanges) -> d
 def settings_in(document: Mapping[str, Any]) -> GroupSettings:
     """The settings in a master's document. MalformedFrame: it is none."""
 
-    def number(field: str, default: int) -> int:
-        return checked.integer(document, field, default, least=-INT32_MAX)
-
-    def flag(field: str) -> bool:
-        return bool(document.get(field, True))
-
-    attributes = checked.table(document, _ATTRIBUTES)
-    return GroupSettings(
-        max_retries=number("retryMaxTimes", 16),
-        retry_queues=number("retryQueueNums", 1),
-        retry_policy=retry_policy_of(document),
-        orderly=bool(document.get("consumeMessageOrderly")),
-        enabled=flag("consumeEnable"),
-        broadcast=flag("consumeBroadcastEnable"),
-        notify_members=flag("notifyConsumerIdsChangedEnable"),
-        broker_id=number("brokerId", 0),
-        slow_broker_id=number("whichBrokerWhenConsumeSlowly", 1),
-        from_min=flag("consumeFromMinEnable"),
-        consume_timeout_min=number("consumeTimeoutMinute", 15),
-        attributes={
-            checked.as_text(name, "an attribute"): checked.as_text(value, name)
-            for name, value in attributes.items()
-        },
-    )
+    numbers = {
+        name: checked.integer(document, field, default, least=-INT32_MAX)
+        for name, (field, default) in _NUMBERS.items()
+    }
+    flags = {name: bool(document.get(field, default)) for name, (field, default) in _FLAGS.items()}
+    attributes = {
+        checked.as_text(name, "an attribute"): checked.as_text(value, name)
+        for name, value in checked.table(document, _ATTRIBUTES).items()
+    }
+    values: dict[str, Any] = {**numbers, **flags}
+    policy = retry_policy_of(document)
+    return GroupSettings(retry_policy=policy, attributes=attributes, **values)
