@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from ipaddress import IPv4Address, ip_address
 from typing import Any
 
+from saturnmq.gateway.clients import NODE
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
 from saturnmq.gateway.routes import EndpointsOf, endpoints, speaker
@@ -41,8 +42,8 @@ FRESH_S = 10.0
 KEPT_S = 300.0  # more than a restart takes
 TAKE_SEVERAL = {"GO"}  # languages, as `Client.language` has them
 TAKE_SEVERAL_PLAIN = TAKE_SEVERAL | {"PYTHON"}
-KEEPS_FIRST_ROUTE = {"HTTP": 1, "RUST": QUEUES_MAX}
-"""The queues of a broker, from 0 on, that stay at the access point; HTTP is Node."""
+KEEPS_FIRST_ROUTE = {NODE: 1, "RUST": QUEUES_MAX}
+"""The queues of a broker, from 0 on, that stay at the access point."""
 
 
 class Addresses:

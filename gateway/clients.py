@@ -35,6 +35,10 @@ ENDED_MAX = 10_000
 _LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"} | {each: each for each in LANGUAGES}
 
 
+NODE = "HTTP"
+"""The language that Node.js's client names."""
+
+
 class Asked(Protocol):
     """It has what the broker says to clients sent to them."""
 

@@ -16,7 +16,7 @@ from saturnmq.gateway import v2
 from saturnmq.gateway.addresses import Addresses
 from saturnmq.gateway.calls import GrpcCall, Read, Write
 from saturnmq.gateway.checks import group_of, topic_of
-from saturnmq.gateway.clients import Client, Clients
+from saturnmq.gateway.clients import NODE, Client, Clients
 from saturnmq.gateway.codes import OK
 from saturnmq.gateway.commands import Commands
 from saturnmq.gateway.node import GatewayNode
@@ -26,7 +26,6 @@ from saturnmq.gateway.topics import Directory, GroupFacts
 from saturnmq.runtime.door import Runtime
 
 AGAIN_S = 1.0
-ENDS_ITS_STREAMS = "HTTP"  # the language that Node.js's client names
 
 
 class MemberCalls:
@@ -94,7 +93,7 @@ class MemberCalls:
         if self._clients.has_ended(call):
             return
         client, first = self._clients.of(call), True
-        ends_it = client.language == ENDS_ITS_STREAMS
+        ends_it = client.language == NODE
         end = self._runtime.create_future() if ends_it else client.gone
         try:
             async for command in _until(end, read):
