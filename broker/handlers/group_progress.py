@@ -161,7 +161,8 @@ class GroupProgress:
     def _correction(self, request: Command, header: admin_headers.CorrectionHeader) -> slices.Work:
         topic, query = self._facts.topic(header.topic), self._offsets.query
         having = yield from self._offsets.groups_of(topic.name)
-        groups = [name for name in having if name not in header.left_out.split(",")]
+        left_out = frozenset(header.left_out.split(","))
+        groups = [name for name in having if name not in left_out]
         least: dict[int, int] = {}
 
         def look(places: list[tuple[str, int]]) -> bytes:
