@@ -428,6 +428,9 @@ class Executor:
             # Messages that the old master confirmed stay so; the others need enough copies first.
             marks.replicated = marks.confirmed
             self._master.expect_slaves()
+            # Those that this node granted when it led before: their owners may have given them back
+            # to another master.
+            self._c.locks.clear()
         self._doors.lead()
         self._master.announce()
         self._doors.wake()

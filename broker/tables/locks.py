@@ -2,7 +2,7 @@
 
 A client asks for its locks every 20 s by LOCK_BATCH_MQ 41, and releases them by 42. A lock expires
 60 s after its owner last asked for it (the client itself trusts it for only 30 s), and is then free
-for any client.
+for any client. Locks are in the memory of the master: the next one knows none of them.
 """
 
 from __future__ import annotations
@@ -59,6 +59,11 @@ class QueueLockTable:
                 del owners[queue]
                 self._count -= 1
         assert self._count >= 0, f"{self._count} locks"
+
+    def clear(self) -> None:
+        """Forget all locks."""
+        self._owners.clear()
+        self._count = 0
 
     def expire(self, now: float) -> None:
         """Forget the expired locks."""

@@ -43,6 +43,7 @@ FOUND = {
     10773: "clocks+replying+resetting+timing",
     10810: "misbehaving+popping+replying+resending+resetting",
     11013: "transacting",
+    12170: "checking-types+taking-long",
 }
 PER_TEST = 10
 

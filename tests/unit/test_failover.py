@@ -13,6 +13,7 @@ from broker_rig import ask, connected, pull, run, send, until
 from failover_rig import Group
 from hypothesis import given
 from hypothesis import strategies as st
+from saturnmq.broker.broker import Broker
 from saturnmq.broker.replication import promises
 from saturnmq.broker.replication.events import Paused
 from saturnmq.protocol.codes import RequestCode
@@ -147,6 +148,37 @@ def test_a_fenced_master_takes_no_writes_but_lets_its_slave_fetch_the_rest(tmp_p
             assert group.master.replica_state()["role"] == "slave"
             assert group.master.replica_state()["truncated"] == []
             assert await group.send_all(group.slave, b"after") == [0]
+
+    run(body)
+
+
+def test_a_master_that_leads_again_knows_no_queue_locks_of_its_former_time(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async def lock(broker: Broker, member: str) -> list[Any]:
+            client = await connected(runtime, broker)
+            queue = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
+            asked = {"consumerGroup": "G", "clientId": member, "mqSet": [queue]}
+            reply = await ask(client, RequestCode.LOCK_BATCH_MQ, {}, json.dumps(asked).encode())
+            client.close()
+            assert reply.code == 0, reply.remark
+            return list(json.loads(reply.body)["lockOKMQSet"])
+
+        async def change_over(old: Broker, new: Broker, epoch: int) -> None:
+            code, state = await group.role(old, RequestCode.FENCE, epoch=epoch)
+            assert code == 0, state
+            await until(lambda: new.context.role.caught_up)
+            code, state = await group.role(new, RequestCode.PROMOTE, epoch=epoch)
+            assert code == 0, state
+            await until(lambda: new.context.copies_in_sync() == 2)
+
+        async with Group(runtime, tmp_path) as group:
+            assert await lock(group.master, "one")
+            assert not await lock(group.master, "two")
+            await change_over(group.master, group.slave, 5 * TERM)
+            assert await lock(group.slave, "two")
+            await change_over(group.slave, group.master, 8 * TERM)
+            assert await lock(group.master, "two")
+            assert not await lock(group.master, "one")
 
     run(body)
 
