@@ -28,6 +28,7 @@ from saturnmq.client.producer.direct_send import DirectSend
 from saturnmq.client.producer.engine import Body, Callers, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.options import ProducerOptions
+from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -385,11 +386,11 @@ class Producer:
         reply: Future[ReceivedMessage] = Future()
         if not engine.requests.is_known_at(message.topic):
             self._run(engine.prepare_request(message.topic), timeout)
-        with engine.requests.asking(message, timeout, reply.set_result) as question:
+        with engine.requests.asking(message, timeout, reply) as question:
             sent = self.send_async(
                 question, queue=queue, sharding_key=sharding_key, selector=selector
             )
-            sent.result(max(ends - clock(), 0.0))
+            fail_with(reply, sent)
             try:
                 return reply.result(max(ends - clock(), 0.0))
             except TimeoutError:

@@ -27,6 +27,7 @@ from saturnmq.client.producer.batch import (
 from saturnmq.client.producer.engine import Body, Callers, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.options import ProducerOptions
+from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -258,15 +259,13 @@ class Producer:
         none came in `timeout` seconds; a consumer may have got the request all the same."""
         engine = self.engine
         reply: asyncio.Future[ReceivedMessage] = engine.core.runtime.create_future()
-
-        def told(received: ReceivedMessage) -> None:
-            if not reply.done():
-                reply.set_result(received)
-
         async with _within(timeout, "no reply in {} s; a consumer may still get the request"):
             await engine.prepare_request(message.topic)
-            with engine.requests.asking(message, timeout, told) as question:
-                await self.send(question, queue=queue, sharding_key=sharding_key, selector=selector)
+            with engine.requests.asking(message, timeout, reply) as question:
+                sent = await self.send_async(
+                    question, queue=queue, sharding_key=sharding_key, selector=selector
+                )
+                fail_with(reply, sent)
                 return await reply
 
     async def reply(

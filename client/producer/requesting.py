@@ -10,11 +10,15 @@ says at once whether the requester has taken it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from concurrent import futures
+from copy import copy
+from typing import Any, Protocol
 
 from saturnmq.client.core import ClientCore
+from saturnmq.client.producer.batch import SendHandle
 from saturnmq.client.single_send import single_send
 from saturnmq.protocol import checked
 from saturnmq.protocol import properties as names
@@ -36,7 +40,13 @@ from saturnmq.runtime.errors import MalformedFrame, MessageIllegal, RouteNotFoun
 IS_REPLY = "reply"  # the value of MSG_TYPE
 ANSWER_S = 12.0  # the broker waits up to 10 s for the requester
 
-Told = Callable[[ReceivedMessage], None]
+
+class Reply(Protocol):
+    """A future of either kind."""
+
+    def set_result(self, result: ReceivedMessage, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
 
 
 class Requests:
@@ -44,7 +54,7 @@ class Requests:
 
     def __init__(self, core: ClientCore) -> None:
         self._core = core
-        self._waiting: dict[str, Told] = {}
+        self._waiting: dict[str, Reply] = {}
         self._greeted: set[str] = set()  # topics whose brokers have had a heartbeat
 
     def is_known_at(self, topic: str) -> bool:
@@ -57,9 +67,9 @@ class Requests:
         self._greeted.add(topic)
 
     @contextlib.contextmanager
-    def asking(self, message: Message, timeout: float, told: Told) -> Iterator[Message]:
-        """Within the block the first reply to the message that it gives is told, on the loop's
-        thread; later ones are dropped. Any thread."""
+    def asking(self, message: Message, timeout: float, reply: Reply) -> Iterator[Message]:
+        """Within the block the first reply to the message that it gives is the result of `reply`,
+        set on the loop's thread; later ones are dropped. Any thread."""
         number = f"{self._core.runtime.random.getrandbits(128):032x}"
         properties = {
             **message.properties,
@@ -67,7 +77,7 @@ class Requests:
             names.REPLY_TO_CLIENT: self._core.client_id,
             names.TTL: str(int(timeout * 1000)),
         }
-        self._waiting[number] = told
+        self._waiting[number] = reply
         try:
             yield Message(message.topic, message.body, properties=properties, flag=message.flag)
         finally:
@@ -75,10 +85,29 @@ class Requests:
 
     def on_reply(self, ext: Mapping[str, str], body: bytes) -> None:
         """Take a reply (326). MalformedFrame: its header makes no sense."""
-        reply = _received(ext, body, self._core.runtime.now_ms())
-        told = self._waiting.pop(reply.properties.get(names.CORRELATION_ID, ""), None)
-        if told is not None:  # else its requester does not wait any more
-            told(reply)
+        received = _received(ext, body, self._core.runtime.now_ms())
+        reply = self._waiting.pop(received.properties.get(names.CORRELATION_ID, ""), None)
+        if reply is not None:  # else its requester does not wait any more
+            with _unless_over():
+                reply.set_result(received)
+
+
+def fail_with(reply: Reply, sent: SendHandle) -> None:
+    """End the wait for a reply when its request could not be sent. A reply may come first: a
+    consumer got the message, although no attempt to send it was answered."""
+
+    def over(sent: SendHandle) -> None:
+        error = sent.exception()
+        if error is not None:
+            with _unless_over():
+                reply.set_exception(copy(error))  # each has its own traceback
+
+    sent.add_done_callback(over)
+
+
+def _unless_over() -> contextlib.AbstractContextManager[None]:
+    """Passes over what comes after the end of a reply, which either thread may set."""
+    return contextlib.suppress(asyncio.InvalidStateError, futures.InvalidStateError)
 
 
 async def send_reply(

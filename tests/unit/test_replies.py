@@ -8,6 +8,8 @@ import queue
 import random
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,9 +28,11 @@ from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import (
+    ConnectFailed,
     MalformedFrame,
     MessageIllegal,
     RequestTimeout,
+    SaturnError,
     SystemError_,
 )
 from saturnmq.runtime.native import NativeRuntime
@@ -339,6 +343,79 @@ def test_a_request_in_a_thread_of_its_own_waits_for_its_own_reply(tmp_path: Path
             assert got == {number: b"%d " % number * 2 for number in range(8)}
 
 
+class NoAnswer:
+    """A sender whose broker stores the request and does not answer; a consumer replies at once. The
+    send fails after that, if told so."""
+
+    def __init__(self, producer: Producer | aio.Producer, *, fails: bool) -> None:
+        self._engine = producer.engine
+        self._fails = fails
+
+    def send_async(self, question: Message, **_: object) -> NoAnswer:
+        number = question.properties["CORRELATION_ID"]
+        told = {**FIELDS, "properties": f"CORRELATION_ID\x01{number}\x02"}
+        self._engine.on_reply(told, b"yes")
+        return self
+
+    def add_done_callback(self, callback: Callable[[NoAnswer], object]) -> None:
+        if self._fails:
+            callback(self)
+
+    def exception(self) -> SaturnError:
+        return ConnectFailed("the broker has no master in the route")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_reply_ends_a_request_whose_send_is_never_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    with served(tmp_path) as address, Producer("askers", address) as producer:
+        lost = NoAnswer(producer, fails=fails)
+        monkeypatch.setattr(producer, "send_async", lost.send_async)
+        assert producer.request(Message("questions", b"?"), timeout=20.0).body == b"yes"
+
+        async def main() -> None:
+            async with aio.Producer("askers", address) as producer:
+                lost = NoAnswer(producer, fails=fails)
+
+                async def send_async(question: Message, **_: object) -> NoAnswer:
+                    return lost.send_async(question)
+
+                monkeypatch.setattr(producer, "send_async", send_async)
+                reply = await producer.request(Message("questions", b"?"), timeout=20.0)
+                assert reply.body == b"yes"
+
+        asyncio.run(main())
+
+
+def test_a_request_that_could_not_be_sent_ends_with_the_error_of_its_send(tmp_path: Path) -> None:
+    async def asked(address: str, stopped: asyncio.Event, known: asyncio.Event) -> None:
+        async with aio.Producer("askers", address, delivery_timeout=0.5) as producer:
+            await producer.send(Message("questions", b"known"))
+            await producer.engine.prepare_request("questions")
+            known.set()
+            await stopped.wait()
+            with pytest.raises(ConnectFailed):
+                await producer.request(Message("questions", b"?"), timeout=60.0)
+
+    async def main(address: str, stop: Callable[[], object]) -> None:
+        stopped, known = asyncio.Event(), asyncio.Event()
+        asking = asyncio.ensure_future(asked(address, stopped, known))
+        await known.wait()
+        await asyncio.to_thread(stop)
+        stopped.set()
+        await asking
+
+    with ExitStack() as serving:
+        address = serving.enter_context(served(tmp_path))
+        with Producer("askers", address, delivery_timeout=0.5) as producer:
+            with pytest.raises(RequestTimeout, match=r"no reply in 0\.1 s"):
+                producer.request(Message("questions", b"?"), timeout=0.1)
+            asyncio.run(main(address, serving.close))
+            with pytest.raises(ConnectFailed):
+                producer.request(Message("questions", b"?"), timeout=60.0)
+
+
 FIELDS = {
     "topic": TOPIC,
     "properties": PROPERTIES,
@@ -357,14 +434,14 @@ def requests() -> Requests:
 
 def test_a_java_broker_names_hosts_as_java_does() -> None:
     waiting = requests()
-    got: list[ReceivedMessage] = []
-    with waiting.asking(Message("T", b"x"), 1.5, got.append) as question:
+    got: Future[ReceivedMessage] = Future()
+    with waiting.asking(Message("T", b"x"), 1.5, got) as question:
         number = question.properties["CORRELATION_ID"]
         assert question.properties["TTL"] == "1500"
         told = {**FIELDS, "properties": f"CORRELATION_ID\x01{number}\x02"}
         waiting.on_reply(told, b"y")
         waiting.on_reply(told, b"a second one")
-    [reply] = got
+    reply = got.result(0)
     assert (reply.body, reply.flag, reply.born_host) == (b"y", -1, "127.0.0.1:5000")
     assert reply.store_host == "127.0.0.1:10911"
 
@@ -384,7 +461,7 @@ def test_a_java_broker_names_hosts_as_java_does() -> None:
 )
 def test_a_reply_that_makes_no_sense_is_an_error(wrong: dict[str, str]) -> None:
     waiting = requests()
-    got: list[ReceivedMessage] = []
-    with waiting.asking(Message("T", b"x"), 1.0, got.append), pytest.raises(MalformedFrame):
+    got: Future[ReceivedMessage] = Future()
+    with waiting.asking(Message("T", b"x"), 1.0, got), pytest.raises(MalformedFrame):
         waiting.on_reply({**FIELDS, **wrong}, b"y")
-    assert got == []
+    assert not got.done()
