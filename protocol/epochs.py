@@ -80,7 +80,8 @@ def from_text(text: str) -> list[tuple[int, int]] | None:
 
 def term_in(answer: Command) -> dict[str, str]:
     """The fields in which a broker of ours names the log it answers from: the epoch, and the
-    earlier epochs unless the client sent them. Empty for another broker, which does not send
+    earlier epochs unless the client sent them; and how often the group's offset was moved
+    (`saturnMoves`), if the client did not know. Empty for another broker, which does not send
     them."""
     if "saturnTerm" not in answer.ext:
         return {}
@@ -89,4 +90,6 @@ def term_in(answer: Command) -> dict[str, str]:
         if from_text(led) is None:
             raise MalformedFrame(f"saturnEpochs is {led[:80]!r}, not the epochs of a log")
         said["saturnEpochs"] = led
+    if "saturnMoves" in answer.ext:
+        said["saturnMoves"] = str(checked.integer(answer.ext, "saturnMoves"))
     return said

@@ -156,6 +156,7 @@ class PullHeader(SubscriberHeader):
     commit_offset: int = number("commitOffset", default=0, least=INT64_MIN)
     suspend_ms: int = number("suspendTimeoutMillis", default=0, least=INT64_MIN)
     sub_version: int = number("subVersion", default=0, least=INT64_MIN)
+    moves: int | None = number("saturnMoves", default=None, most=INT64_MAX)
 
 
 @header
@@ -176,6 +177,7 @@ class UpdateOffsetHeader(ReaderHeader):
     topic: str = name("topic")
     queue_id: int = int32("queueId")
     offset: int = number("commitOffset")
+    moves: int | None = number("saturnMoves", default=None, most=INT64_MAX)
 
 
 @header

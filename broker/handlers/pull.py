@@ -40,7 +40,7 @@ from saturnmq.broker.handlers.subscriptions import (
     reading_group,
 )
 from saturnmq.broker.tables.clients import BROADCASTING
-from saturnmq.broker.tables.lost_offsets import commit, lost_from, term_of
+from saturnmq.broker.tables.lost_offsets import commit, lost_from, moves_of, term_of
 from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.broker.tables.topics import READ, Topic
 from saturnmq.protocol import headers
@@ -169,7 +169,7 @@ class PullService:
         why = "OFFSET_RESET"
         if not self._role.is_slave:
             move_for = self._c.offsets.move_for
-            moved = move_for(header.group, pull.topic, pull.queue_id, pull.offset)
+            moved = move_for(header.group, pull.topic, pull.queue_id, pull.offset, header.moves)
         if moved is None:
             why = "OFFSET_LOST"
             moved = lost_from(self._c, header, pull.topic, pull.queue_id, pull.offset)
@@ -381,6 +381,7 @@ class PullService:
                     "topicSysFlag": "0",
                     "groupSysFlag": str(group.sys_flag),
                     **term_of(self._c, pull.header),
+                    **moves_of(self._c, pull.header),
                 },
                 pieces[0] if pieces else b"",
                 pieces[1:],

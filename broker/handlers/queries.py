@@ -45,8 +45,10 @@ class QueryService:
                 f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "
                 f"has no offset for queue {queue_id} of {topic}"
             )
-        of_log = self._offsets.of_log or log_of(self._c)
-        answer(endpoint, request, request.reply(0, ext={"offset": str(offset), **of_log}))
+        ext = {"offset": str(offset), **(self._offsets.of_log or log_of(self._c))}
+        if not self._role.is_slave:
+            ext["saturnMoves"] = str(self._offsets.moves(group, topic, queue_id))
+        answer(endpoint, request, request.reply(0, ext=ext))
 
     def _check_whole(self) -> None:
         if lacks := self._role.lacks:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from saturnmq.broker.context import Context
 from saturnmq.protocol import epochs
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.headers import ReaderHeader
+from saturnmq.protocol.headers import PullHeader, ReaderHeader, UpdateOffsetHeader
 from saturnmq.runtime.errors import InvalidParameter, TopicNotExist
 from saturnmq.store.log.epochs import Epoch
 
@@ -113,11 +113,28 @@ def has_queue(c: Context, topic: str, queue_id: int) -> bool:
     return queue_id >= 0 and c.store.max_offset(topic, queue_id) > 0
 
 
-def commit(c: Context, header: ReaderHeader, place: tuple[str, str, int], offset: int) -> None:
-    """Keep a group's offset (group, topic, queue), unless it is of lost messages. On a slave an
-    offset may be ahead of the log, because its consumers have read from the master."""
+def moves_of(c: Context, header: PullHeader) -> dict[str, str]:
+    """The field of an answer that says how often the group's offset was moved, for a client of ours
+    that does not know it."""
+    if header.term is None or c.role.is_slave:
+        return {}
+    moves = c.offsets.moves(header.group, header.topic, header.queue_id)
+    return {} if header.moves == moves else {"saturnMoves": str(moves)}
+
+
+def commit(
+    c: Context,
+    header: PullHeader | UpdateOffsetHeader,
+    place: tuple[str, str, int],
+    offset: int,
+) -> None:
+    """Keep a group's offset (group, topic, queue), unless it is of lost messages, or of a member
+    that has not heard of a reset. On a slave an offset may be ahead of the log, because its
+    consumers have read from the master."""
     group, topic, queue_id = place
     if lost_from(c, header, topic, queue_id, offset) is not None:
+        return
+    if header.moves is not None and header.moves < c.offsets.moves(group, topic, queue_id):
         return
     if c.role.is_slave or offset <= c.store.max_offset(topic, queue_id):
         c.offsets.commit(group, topic, queue_id, offset)

@@ -132,16 +132,23 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         log.info("group %s, %s queue %d: reset to %d", group, topic, queue_id, offset)
         self.mark_dirty()
 
-    def move_for(self, group: str, topic: str, queue_id: int, offset: int) -> int | None:
+    def move_for(
+        self, group: str, topic: str, queue_id: int, offset: int, heard: int | None
+    ) -> int | None:
         """The offset to which a member must move that reads from `offset`, and has not heard of a
-        reset. One that reads from the new offset has heard of it."""
+        reset. One that reads from the new offset has heard of it. `heard`: the `moves` that the
+        member knows, None if it does not say: another member may have heard of the reset for it."""
         known = self.progress.marks.get(GroupOffset(topic, group, queue_id))
-        if known is None or not known.generation & 1:
+        if known is None or known.offset == offset:
+            self.take_reset(group, topic, queue_id)
             return None
-        if known.offset != offset:
-            return known.offset
-        self.take_reset(group, topic, queue_id)
-        return None
+        is_behind = heard is not None and heard < known.generation
+        return known.offset if known.generation & 1 or is_behind else None
+
+    def moves(self, group: str, topic: str, queue_id: int) -> int:
+        """The generation that a member knows which follows all resets."""
+        known = self.progress.marks.get(GroupOffset(topic, group, queue_id), NOTHING)
+        return known.generation + (known.generation & 1)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> None:
         """Count a reset, if there is one, as heard of: who reads goes on from its offset."""

@@ -135,10 +135,10 @@ class Remote:
         return await self.ask(11, {**ext, **more})
 
     async def commit(
-        self, offset: int, group: str = "G", topic: str = "T", queue: int = 0
+        self, offset: int, group: str = "G", topic: str = "T", queue: int = 0, **more: Any
     ) -> Command:
         ext = {"consumerGroup": group, "topic": topic, "queueId": queue, "commitOffset": offset}
-        return await self.ask(15, ext)
+        return await self.ask(15, {**ext, **more})
 
     async def committed(self, group: str = "G", topic: str = "T", queue: int = 0) -> int | None:
         """The offset that the broker has of the group; None if it has none."""

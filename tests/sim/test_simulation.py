@@ -44,6 +44,8 @@ FOUND = {
     10810: "misbehaving+popping+replying+resending+resetting",
     11013: "transacting",
     12170: "checking-types+taking-long",
+    12594: "popping+replying",
+    12703: "checking-types+resetting",
 }
 PER_TEST = 10
 

@@ -134,7 +134,7 @@ def test_the_offset_of_a_group_is_told_with_the_term_that_it_is_of() -> None:
             found = await client.ask(14, {**place, "setZeroIfNotFound": zero})
             term = str(broker.context.role.log_epoch)
             epochs = {"saturnTerm": term, "saturnEpochs": f"{term}-0"}
-            assert found.ext == {"offset": "2", **epochs}
+            assert found.ext == {"offset": "2", "saturnMoves": "0", **epochs}
         await broker.close()
 
     run(body)

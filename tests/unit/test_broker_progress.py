@@ -88,11 +88,11 @@ def test_a_reset_survives_a_fail_over_and_is_told_there() -> None:
     copy(master, slave)
     assert slave.query("g", "t", 0) == 10
     assert not slave.commit("g", "t", 0, 101), "the consumer has not heard of it"
-    assert slave.move_for("g", "t", 0, 100) == 10
-    assert slave.move_for("g", "t", 0, 10) is None
+    assert slave.move_for("g", "t", 0, 100, None) == 10
+    assert slave.move_for("g", "t", 0, 10, None) is None
     assert slave.commit("g", "t", 0, 11)
     copy(slave, master)
-    assert master.move_for("g", "t", 0, 100) is None, "it was told"
+    assert master.move_for("g", "t", 0, 100, None) is None, "it was told"
     assert master.query("g", "t", 0) == 11
 
 
@@ -100,7 +100,7 @@ def test_a_reset_survives_a_restart() -> None:
     table, again = offsets((0, 100)), offsets()
     table.reset("g", "t", 0, 10)
     again.load(json.loads(json.dumps(table.snapshot())))
-    assert again.move_for("g", "t", 0, 100) == 10
+    assert again.move_for("g", "t", 0, 100, None) == 10
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -115,7 +115,7 @@ def test_each_reset_beats_the_one_before(before: int, heard: bool) -> None:
     table.reset("g", "t", 0, 20)
     copy(old, table)
     assert table.query("g", "t", 0) == 20
-    assert table.move_for("g", "t", 0, 50) == 20
+    assert table.move_for("g", "t", 0, 50, None) == 20
 
 
 def test_what_only_a_deposed_master_knows_does_not_reach_the_others() -> None:

@@ -50,12 +50,27 @@ def test_an_offset_rises_and_only_a_reset_lowers_it() -> None:
     table.reset("g", "t", 0, 3)
     assert table.query("g", "t", 0) == 3
     assert not table.commit("g", "t", 0, 50), "a commit from before the reset is ignored"
-    assert table.move_for("g", "t", 0, 10) == 3
-    assert table.move_for("g", "t", 0, 10) == 3, "the first answer may be lost"
+    assert table.move_for("g", "t", 0, 10, None) == 3
+    assert table.move_for("g", "t", 0, 10, None) == 3, "the first answer may be lost"
     assert not table.commit("g", "t", 0, 50)
-    assert table.move_for("g", "t", 0, 3) is None, "it has heard"
-    assert table.move_for("g", "t", 0, 10) is None
+    assert table.move_for("g", "t", 0, 3, None) is None, "it has heard"
+    assert table.move_for("g", "t", 0, 10, None) is None
     assert table.commit("g", "t", 0, 4)
+
+
+def test_a_reset_that_one_member_has_heard_of_moves_those_that_know_fewer_moves() -> None:
+    table = offsets()
+    table.commit("g", "t", 0, 10)
+    assert table.moves("g", "t", 0) == 0
+    table.reset("g", "t", 0, 3)
+    assert table.moves("g", "t", 0) == 2
+    assert table.move_for("g", "t", 0, 3, 0) is None, "it has heard for all"
+    assert table.moves("g", "t", 0) == 2
+    assert table.commit("g", "t", 0, 4)
+    assert table.move_for("g", "t", 0, 10, 0) == 4
+    assert table.move_for("g", "t", 0, 4, 0) is None, "it is there"
+    for knows in (2, 4, None):
+        assert table.move_for("g", "t", 0, 10, knows) is None
 
 
 def test_offsets_survive_their_document_and_only_rise_when_merged() -> None:

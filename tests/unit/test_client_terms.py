@@ -19,6 +19,7 @@ Q = MessageQueue("T", "a", 0)
         {"saturnTerm": "-1"},
         {"saturnTerm": "7"},
         {"saturnTerm": "7", "saturnEpochs": "3-0,7-12"},
+        {"saturnTerm": "7", "saturnMoves": "2"},
     ],
 )
 def test_a_broker_of_ours_says_from_which_log_it_answers(said: dict[str, str]) -> None:
@@ -30,6 +31,7 @@ def test_a_broker_of_ours_says_from_which_log_it_answers(said: dict[str, str]) -
     [
         ({"saturnTerm": "-2"}, "saturnTerm"),
         ({"saturnTerm": "x"}, "saturnTerm"),
+        ({"saturnTerm": "1", "saturnMoves": "-2"}, "saturnMoves"),
         ({"saturnTerm": "1", "saturnEpochs": "z" * 100}, f"is '{'z' * 80}', not the epochs of"),
     ],
 )
@@ -52,3 +54,12 @@ def test_epochs_are_kept_until_another_log_is_read() -> None:
     assert terms == {("G", Q): {"saturnTerm": "4"}}
     note_term(terms, "H", Q, first)
     assert terms == {("G", Q): {"saturnTerm": "4"}, ("H", Q): first}
+
+
+def test_moves_are_kept_until_a_broker_tells_another_number() -> None:
+    terms: Terms = {}
+    note_term(terms, "G", Q, {"saturnTerm": "3", "saturnEpochs": "3-0", "saturnMoves": "2"})
+    note_term(terms, "G", Q, {"saturnTerm": "4"})  # a slave tells none
+    assert terms["G", Q] == {"saturnTerm": "4", "saturnMoves": "2"}
+    note_term(terms, "G", Q, {"saturnTerm": "4", "saturnMoves": "0"})
+    assert terms["G", Q] == {"saturnTerm": "4", "saturnMoves": "0"}

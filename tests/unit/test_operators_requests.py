@@ -302,6 +302,34 @@ def test_members_that_a_broker_does_not_know_yet_follow_a_reset_until_one_has_he
     run(body)
 
 
+def test_a_member_that_was_away_when_another_heard_of_a_reset_does_not_undo_it() -> None:
+    """It had the queue, was cut off, and goes on when the other one has given the queue back."""
+
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        term = str(broker.context.role.log_epoch)
+        knows = {"saturnTerm": term, **(await client.pull(3, saturnTerm=term)).ext}
+        knows = {name: knows[name] for name in ("saturnTerm", "saturnEpochs", "saturnMoves")}
+        assert (await client.commit(1, **knows)).code == 0
+        order = await client.ask(CODE.INVOKE_BROKER_TO_RESET_OFFSET, RESET | {"offset": 0})
+        assert order.code == 0, order.remark
+        other = await world.connect(broker.address)
+        assert (await other.pull(0)).code == 0, "it has heard"
+        assert (await client.commit(3, **knows)).code == 0
+        assert await client.committed() == 0
+        told = await client.pull(3, sysFlag=5, commitOffset=3, **knows)
+        assert (told.code, told.remark) == (21, "OFFSET_RESET")
+        assert told.ext["nextBeginOffset"] == "0"
+        assert await client.committed() == 0
+        knows["saturnMoves"] = told.ext["saturnMoves"]
+        assert (await client.pull(0, **knows)).code == 0
+        assert (await client.commit(2, **knows)).code == 0
+        assert await client.committed() == 2
+        await broker.close()
+
+    run(body)
+
+
 def test_commits_that_a_consumer_sends_after_it_heard_of_a_reset_do_not_undo_it() -> None:
     """Java's client goes on to commit its old place, 4.9 for 10 s; then it commits the new one."""
 

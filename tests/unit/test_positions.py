@@ -107,11 +107,14 @@ def test_a_client_of_ours_is_told_the_epochs_of_a_log_until_it_says_them() -> No
         broker, client, starts = await restarted(world)
         epochs = {"saturnEpochs": f"{TERM}-0,{TERM + 1}-{starts[2]}"}
         term = {"saturnTerm": str(TERM + 1)}
+        moves = {"saturnMoves": "0"}
         for said, told in (
             ({}, {}),  # as Java clients ask
-            (term, epochs),
-            ({"saturnTerm": TERM, **epochs}, epochs),
-            (term | epochs, {}),
+            (term, epochs | moves),
+            ({"saturnTerm": TERM, **epochs}, epochs | moves),
+            (term | epochs, moves),
+            (term | epochs | moves, {}),
+            (term | epochs | {"saturnMoves": "2"}, moves),
         ):
             ext = (await client.pull(3, **said)).ext
             assert {name: ext[name] for name in ext if name.startswith("saturn")} == term | told
