@@ -3,20 +3,21 @@
 Most clients are told one address for each broker, its master's, and learn of a new master from
 their next route: they ask for one every 30 s.
 
-- Go's and Python's clients take several addresses for a broker, and stay connected to one of them:
-  Go's to one by chance, Python's to the first in its own order. They pass over those that refuse.
+- Go's, Java's and Python's clients take several addresses for a broker, and stay connected to one
+  of them: Go's and Java's to one by chance, Python's to the first in its own order. They pass over
+  those that refuse.
   So they are told all nodes of the broker, of which a slave sends on what is for its master, and a
   fail-over needs no new route. A node that leaves the route stays named for `KEPT_S`, for its
   address refuses: the queues of a push consumer are the same ones before a fail-over, after it, and
   when the lost node is back. The order is that in which Go's client sorts them. Over TLS Python's
   looks for the whole list in each certificate, so it is told the master alone.
+- Java's push consumer is told the master alone: it asks for its assignments every 5 s. Java's
+  clients after 5.2.0 send each call to another address; then the node that renews a message
+  (renewing.py) would not be the one that hears of its end.
 - Node's producer and Rust's client keep the first route of a topic for their life. If a nameserver
   is their access point, it names itself: it is never promoted, and sends on what is for a broker,
   as RocketMQ's proxy does for all clients. Node's producer uses queue 0 of each broker alone. The
   others lead to the broker, so that it has heartbeats of its own, and can ask the client.
-
-Java's newer clients take several addresses as well, but send each call to another one of them; then
-the node that renews a message (renewing.py) is not the one that hears of its end.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ from saturnmq.runtime.errors import SaturnError
 
 FRESH_S = 10.0
 KEPT_S = 300.0  # more than a restart takes
-TAKE_SEVERAL = {"GO"}  # languages, as `Client.language` has them
+TAKE_SEVERAL = {"GO", "JAVA"}  # languages, as `Client.language` has them
 TAKE_SEVERAL_PLAIN = TAKE_SEVERAL | {"PYTHON"}
+ONE_IF_PUSHED = {"JAVA"}
 KEEPS_FIRST_ROUTE = {NODE: 1, "RUST": QUEUES_MAX}
 """The queues of a broker, from 0 on, that stay at the access point."""
 
@@ -59,15 +61,23 @@ class Addresses:
         self._seen: dict[str, dict[str, float]] = {}  # gateways of a broker, and when last
 
     async def of(
-        self, language: str, access_point: Any, facts: TopicFacts, *, is_secure: bool
+        self,
+        language: str,
+        access_point: Any,
+        facts: TopicFacts,
+        *,
+        is_secure: bool,
+        is_pushed: bool = False,
     ) -> EndpointsOf:
         """The endpoints of the brokers of a topic, for a client of this language, with or without
-        TLS. For a broker without a gateway, one of RocketMQ, they are those of this gateway, which
-        sends on what is for others. At a proxy all of them are the client's `access_point`."""
+        TLS, that is a push consumer or not. For a broker without a gateway, one of RocketMQ, they
+        are those of this gateway, which sends on what is for others. At a proxy all of them are the
+        client's `access_point`."""
         if self._node.is_proxy and access_point.scheme and access_point.addresses:
             return lambda _: access_point
         takes_several = language in (TAKE_SEVERAL if is_secure else TAKE_SEVERAL_PLAIN)
-        find = self._all_of if takes_several else self._master_of
+        takes_one = is_pushed and language in ONE_IF_PUSHED
+        find = self._all_of if takes_several and not takes_one else self._master_of
         brokers = facts.route.brokers
         found = await asyncio.gather(*map(find, brokers))
         known = {

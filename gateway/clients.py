@@ -95,6 +95,12 @@ class Client:
             self._stream = None
 
     @property
+    def is_pushed(self) -> bool:
+        """It has said that it is a push consumer."""
+        settings = self.settings
+        return settings is not None and settings.client_type == v2.ClientType.PUSH_CONSUMER
+
+    @property
     def has_stream(self) -> bool:
         """It can be asked here."""
         return self._stream is not None
@@ -163,9 +169,8 @@ class Client:
         """RocketMQ's ConsumerRunningInfo. Which queues and messages it works on only the client
         knows. mqadmin has a message verified by consumers only that are pushed to."""
         settings = v2.Settings() if self.settings is None else self.settings
-        is_pushed = settings.client_type == v2.ClientType.PUSH_CONSUMER
         return running_info(
-            "CONSUME_PASSIVELY" if is_pushed else "CONSUME_POP",
+            "CONSUME_PASSIVELY" if self.is_pushed else "CONSUME_POP",
             self._subscriptions(),
             ordered=False,
             version=settings.user_agent.version,

@@ -51,7 +51,11 @@ class MemberCalls:
         client = self._clients.of(call)
         facts = await self._directory.topic(topic_of(request.topic))
         endpoints_of = await self._addresses.of(
-            client.language, request.endpoints, facts, is_secure=call.is_secure
+            client.language,
+            request.endpoints,
+            facts,
+            is_secure=call.is_secure,
+            is_pushed=client.is_pushed,
         )
         queues = message_queues(request.topic, facts.route, facts.types, endpoints_of)
         if not queues:  # with an empty list clients would drop the route that they have
@@ -66,7 +70,7 @@ class MemberCalls:
         group = await self._directory.group(group_of(request.group))
         facts = await self._directory.topic(topic_of(request.topic))
         endpoints_of = await self._addresses.of(
-            client.language, request.endpoints, facts, is_secure=call.is_secure
+            client.language, request.endpoints, facts, is_secure=call.is_secure, is_pushed=True
         )
         found = assignments(request.topic, facts.route, facts.types, endpoints_of, fifo=group.fifo)
         if not found:  # an empty list would make clients drop what they have

@@ -1,7 +1,7 @@
 """Routes of Remoting as queues of the API. Pure.
 
-One address for each broker, IPv4 if it is one, because clients fail on other shapes; Go's alone is
-told several (addresses.py). Only masters are named, under id 0: Go's and Rust's producers send to
+One address for each broker, IPv4 if it is one, because clients fail on other shapes; some are told
+several (addresses.py). Only masters are named, under id 0: Go's and Rust's producers send to
 whatever is named. While no broker of a topic has a master, its slaves stand for them: a client that
 starts meanwhile gets a route, and one of them is the next master or sends on to it. The order is
 the same at every node and every time, because clients place messages of a group by the position of

@@ -93,10 +93,17 @@ def gateway(world: World, *routes: TopicRoute) -> tuple[Addresses, Asking]:
 
 
 async def told(
-    addresses: Addresses, language: str, found: TopicRoute, *, is_secure: bool = False
+    addresses: Addresses,
+    language: str,
+    found: TopicRoute,
+    *,
+    is_secure: bool = False,
+    is_pushed: bool = False,
 ) -> list[str]:
     facts = TopicFacts(found, [1])
-    endpoints_of = await addresses.of(language, v2.Endpoints(), facts, is_secure=is_secure)
+    endpoints_of = await addresses.of(
+        language, v2.Endpoints(), facts, is_secure=is_secure, is_pushed=is_pushed
+    )
     endpoints = endpoints_of("b")
     return [f"{each.host}:{each.port}" for each in endpoints.addresses]
 
@@ -113,8 +120,12 @@ def test_clients_that_take_several_addresses_are_told_all_nodes_and_others_the_m
         assert await told(addresses, "PYTHON", found) == wanted
         # With TLS it looks for the whole list in the certificate.
         assert await told(addresses, "PYTHON", found, is_secure=True) == [gateways[0]]
-        assert await told(addresses, "GO", found, is_secure=True) == wanted
-        for language in ("JAVA", "HTTP", "RUST", "CPP", "DOTNET", "OTHER"):
+        for language in ("GO", "JAVA"):
+            assert await told(addresses, language, found, is_secure=True) == wanted
+        assert await told(addresses, "GO", found, is_pushed=True) == wanted
+        # A renewed message has to end where it was received.
+        assert await told(addresses, "JAVA", found, is_pushed=True) == [gateways[0]]
+        for language in ("HTTP", "RUST", "CPP", "DOTNET", "OTHER"):
             assert await told(addresses, language, found) == [gateways[0]]
 
     run(body)
@@ -140,7 +151,7 @@ def test_a_broker_without_gateways_is_reached_through_the_node_that_told_the_rou
         m, s = [await Broker().start(world), await Broker("10.1.1.1:2").start(world)]
         addresses, _ = gateway(world)
         assert await told(addresses, "GO", route(m=m)) == [OWN]
-        assert await told(addresses, "JAVA", route(m=m, s=s)) == [OWN]
+        assert await told(addresses, "HTTP", route(m=m, s=s)) == [OWN]
         assert await told(addresses, "GO", route(m=m, s=s)) == ["10.1.1.1:2"]
 
     run(body)

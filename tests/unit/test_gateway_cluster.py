@@ -35,6 +35,39 @@ def test_a_route_names_the_gateway_of_each_broker_and_is_the_same_everywhere() -
     run(body)
 
 
+def test_javas_clients_are_told_all_nodes_and_its_push_consumers_the_master() -> None:
+    async def body(world: World) -> None:
+        nameserver = await world.nameserver()
+        master, slave, caller = await with_slave(world, nameserver)
+        master.offers("10.9.9.7:8081")
+        slave.offers("10.9.9.8:8081")
+        topic = v2.Resource(name="T")
+
+        async def hosts(name: str, **fields: Any) -> set[tuple[str, ...]]:
+            answer = await caller.ask(name, topic=topic, **fields)
+            queues = getattr(answer, "message_queues", None) or [
+                each.message_queue for each in answer.assignments
+            ]
+            return {
+                tuple(each.host for each in queue.broker.endpoints.addresses) for queue in queues
+            }
+
+        assert await hosts("QueryRoute") == {("10.9.9.7", "10.9.9.8")}
+        pushed = {("10.9.9.7",)}
+        assert await hosts("QueryAssignment", group=v2.Resource(name="G")) == pushed
+        settings = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER)
+        settings.subscription.group.name = "G"
+        stream = caller.open_telemetry()
+        caller.says.put_nowait(v2.TelemetryCommand(settings=settings))
+        await world.until(lambda: caller.told)
+        assert await hosts("QueryRoute") == pushed
+        stream.cancel()
+        await slave.close()
+        await master.close()
+
+    run(body)
+
+
 def test_a_receive_and_its_acknowledgement_are_sent_on_to_the_broker_that_they_name() -> None:
     async def body(world: World) -> None:
         (_, here), (_, there) = await two(world)
