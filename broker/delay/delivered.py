@@ -1,9 +1,9 @@
 """How far a delay level was delivered, found from the log.
 
-`delayOffset.json` may be lost, or the new master may never have had a copy of it. RocketMQ then
-begins at the queue's beginning and delivers everything again that the log still has. But the
-delivered copies are in the log too, in the order of the level. So a binary search finds the first
-message without a copy; it looks copies up by key in the index.
+`delayOffset.json` may be lost, or the new master may have an old copy of it, or none. RocketMQ then
+begins where the file says, or at the queue's beginning, and delivers everything again that comes
+behind. But the delivered copies are in the log too, in the order of the level. So a binary search
+finds the first message without a copy; it looks copies up by key in the index.
 
 A message counts as not delivered if no copy is certain to be its own: its id is gone, its topic is
 gone, or another message with the same id waited at this level. So a message may come twice, and
@@ -25,13 +25,12 @@ KEYS_MAX = 32
 EVER = 1 << 60
 
 
-def first_undelivered(store: MessageStore, level: int) -> int:
-    """The offset in this level's queue at which delivery goes on."""
+def first_undelivered(store: MessageStore, level: int, start: int) -> int:
+    """The offset in this level's queue, from `start` on, at which delivery goes on."""
     assert level > 0, f"the delay level {level}"
     queue = level - 1
-    offsets = range(
-        store.min_offset(SCHEDULE_TOPIC, queue), store.max_offset(SCHEDULE_TOPIC, queue)
-    )
+    low, high = (f(SCHEDULE_TOPIC, queue) for f in (store.min_offset, store.max_offset))
+    offsets = range(max(start, low), high)
     place = bisect_left(offsets, True, key=lambda offset: not _was_delivered(store, queue, offset))
     assert 0 <= place <= len(offsets), f"{place} of {len(offsets)} were delivered"
     return offsets.start + place

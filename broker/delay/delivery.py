@@ -194,28 +194,29 @@ class DelayService(ProgressTable[int]):
                 yield str(level), number
 
     def begin(self) -> None:
-        """Begin delivery at the table's offsets."""
+        """Begin delivery at the table's offsets, or behind them where the log has the copies of
+        later deliveries: the table is another node's, which had not heard of them, or is lost."""
         self._delivered.clear()
         self._due.clear()
-        self._next = {level: mark.offset for level, mark in self.progress}
-        for level in self._waits.keys() - self._next.keys():
-            self._next[level] = self._found_delivered(level)
+        known = {level: mark.offset for level, mark in self.progress}
+        self._next = {
+            level: self._found_delivered(level, known.get(level, 0))
+            for level in self._waits.keys() | known.keys()
+        }
         self._arrived.set()
 
-    def _found_delivered(self, level: int) -> int:
-        """The offset at which a level goes on that the table does not have; that is usual for a
-        level without deliveries."""
+    def _found_delivered(self, level: int, known: int) -> int:
+        """The offset at which a level goes on by the copies in the log, from `known` on."""
         store = self._store
-        low, high = (f(SCHEDULE_TOPIC, level - 1) for f in (store.min_offset, store.max_offset))
-        offset = first_undelivered(store, level)
-        if offset > low:
+        start = max(known, store.min_offset(SCHEDULE_TOPIC, level - 1))
+        offset = first_undelivered(store, level, start)
+        if offset > start:
             log.warning(
-                "config/delayOffset.json does not say how far delay level %d was delivered: by the "
-                "copies in the log it goes on at %d, between %d and %d",
+                "delay level %d goes on at %d: the log has the copies of the messages from %d on, "
+                "which config/delayOffset.json does not count as delivered",
                 level,
                 offset,
-                low,
-                high,
+                start,
             )
         return offset
 

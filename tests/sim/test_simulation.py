@@ -46,6 +46,7 @@ FOUND = {
     12170: "checking-types+taking-long",
     12594: "popping+replying",
     12703: "checking-types+resetting",
+    13955: "delaying+resending+transacting",
 }
 PER_TEST = 10
 

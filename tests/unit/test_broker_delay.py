@@ -6,6 +6,7 @@ How long a delay lasts under steps of clocks and promotions: tests/sim/test_cloc
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -185,24 +186,34 @@ def test_without_the_file_messages_wait_since_they_were_stored_if_this_machine_s
     run(body)
 
 
-def test_without_the_file_no_message_comes_again_and_what_was_found_is_told(
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize("known", [0, 1])
+def test_without_the_file_or_with_an_old_one_no_message_comes_again_and_what_was_found_is_told(
+    caplog: pytest.LogCaptureFixture, known: int
 ) -> None:
+    """As at a master that got the table from a slave which had not heard of the last deliveries."""
+
     async def body(world: World) -> None:
         broker, client = await started(world)
-        await wait(client, 1, b"delivered")
+        sent = [b"delivered", b"this, too", b"and this"]
+        for each in sent:
+            await wait(client, 1, each)
         await wait(client, 3, b"waits")
         await asyncio.sleep(6)
         await broker.close()
+        document = saved_json(world.disk, "delayOffset.json")
+        assert document["offsetTable"] == {"1": 3}
         for name in ("delayOffset.json", "delayOffset.json.bak"):
             if world.disk.exists(f"/store/config/{name}"):
                 world.disk.unlink(f"/store/config/{name}")
+        if known:
+            document["offsetTable"] = {"1": known}
+            world.disk.write_file("/store/config/delayOffset.json", json.dumps(document).encode())
         broker, _ = await started(world)
         await asyncio.sleep(12)
-        assert bodies(broker) == [b"delivered", b"waits"]
+        assert bodies(broker) == [*sent, b"waits"]
         [warning] = [text for text in caplog.messages if "delayOffset.json" in text]
-        assert "how far delay level 1 was delivered" in warning
-        assert "it goes on at 1, between 0 and 1" in warning
+        assert "delay level 1 goes on at 3" in warning
+        assert f"the copies of the messages from {known} on" in warning
         await broker.close()
 
     run(body)

@@ -40,20 +40,22 @@ def test_a_level_goes_on_at_the_first_message_without_a_copy(delivered: int) -> 
         put(store, WAITS, key=f"V{number}", level=LEVEL + 1)
     for number in range(delivered):
         put(store, key=f"U{number}")
-    assert first_undelivered(store, LEVEL) == min(delivered, 5)
-    assert first_undelivered(store, LEVEL + 1) == 0
-    assert first_undelivered(store, LEVEL - 1) == 0, "where nothing waits"
+    assert first_undelivered(store, LEVEL, 0) == min(delivered, 5)
+    assert first_undelivered(store, LEVEL + 1, 0) == 0
+    assert first_undelivered(store, LEVEL - 1, 0) == 0, "where nothing waits"
+    for start in range(7):
+        assert first_undelivered(store, LEVEL, start) == max(start, min(delivered, 5))
 
 
 def test_each_attempt_of_a_message_has_a_copy_of_its_own() -> None:
     store = open_store(new_disk())
     for attempt in (1, 2):
         put(store, WAITS, attempt=attempt)
-    assert first_undelivered(store, LEVEL) == 0
+    assert first_undelivered(store, LEVEL, 0) == 0
     put(store, attempt=1)
-    assert first_undelivered(store, LEVEL) == 1
+    assert first_undelivered(store, LEVEL, 0) == 1
     put(store, attempt=2)
-    assert first_undelivered(store, LEVEL) == 2
+    assert first_undelivered(store, LEVEL, 0) == 2
 
 
 @pytest.mark.parametrize("without", ["key", "real_topic"])
@@ -61,7 +63,7 @@ def test_a_message_without_an_id_or_a_topic_counts_as_not_delivered(without: str
     store = open_store(new_disk())
     put(store, WAITS, **{without: ""})
     put(store, **{without: ""})
-    assert first_undelivered(store, LEVEL) == 0
+    assert first_undelivered(store, LEVEL, 0) == 0
 
 
 def test_a_copy_that_may_be_of_another_message_does_not_count() -> None:
@@ -71,11 +73,11 @@ def test_a_copy_that_may_be_of_another_message_does_not_count() -> None:
     put(store, level=LEVEL + 1)
     put(store, attempt=1)
     put(store, "other")
-    assert first_undelivered(store, LEVEL) == 0
+    assert first_undelivered(store, LEVEL, 0) == 0
     put(store)
-    assert first_undelivered(store, LEVEL) == 1
+    assert first_undelivered(store, LEVEL, 0) == 1
     put(store, WAITS)  # sent twice: which of the two was delivered?
-    assert first_undelivered(store, LEVEL) == 0
+    assert first_undelivered(store, LEVEL, 0) == 0
 
 
 def test_offsets_are_those_of_the_queue_whose_first_messages_are_gone() -> None:
@@ -92,4 +94,4 @@ def test_offsets_are_those_of_the_queue_whose_first_messages_are_gone() -> None:
     assert ticket is not None
     ticket.run()
     assert 0 < store.min_offset(WAITS, LEVEL - 1) < 10
-    assert first_undelivered(store, LEVEL) == 10
+    assert first_undelivered(store, LEVEL, 0) == 10
