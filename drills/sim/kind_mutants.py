@@ -10,12 +10,14 @@ from saturnmq.broker.handlers import send
 from saturnmq.broker.tables.clients import ClientTable
 from saturnmq.broker.tables.offsets import ConsumerOffsets, GroupOffset
 from saturnmq.client.admin import dead_letters
+from saturnmq.client.consumer import offset_store, pulling
 from saturnmq.client.consumer.poll_round import PollRound
 from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.producer.requesting import Requests
 from saturnmq.drills.mutants import Mutant, Patch
 from saturnmq.drills.sim.scene_mutants import NO_FAULTS, RESTARTS
 from saturnmq.protocol import properties as names
+from saturnmq.protocol.remoting import Command
 
 
 def _nothing(original: Any) -> Any:
@@ -62,6 +64,20 @@ def _until_told(original: Any) -> Any:
         return goal
 
     return move_for
+
+
+def _without_moves(original: Any) -> Any:
+    def term_in(answer: Command) -> dict[str, str]:
+        said: dict[str, str] = original(answer)
+        said.pop("saturnMoves", None)
+        return said
+
+    return term_in
+
+
+_MOVES_UNSAID = tuple(
+    Patch(module, "term_in", _without_moves) for module in (pulling, offset_store)
+)
 
 
 def _any_commit(original: Any) -> Any:
@@ -179,7 +195,7 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], str, dict[str, Any]]] = {
     "reset-undone-by-a-commit": (
         "a commit counts that was made before its member heard of an order",
         "I6: not delivered since",
-        (Patch(ConsumerOffsets, "commit", _any_commit),),
+        (Patch(ConsumerOffsets, "commit", _any_commit), *_MOVES_UNSAID),
         "resetting",
         {},
     ),
