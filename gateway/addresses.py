@@ -5,12 +5,12 @@ their next route: they ask for one every 30 s.
 
 - Go's, Java's and Python's clients take several addresses for a broker, and stay connected to one
   of them: Go's and Java's to one by chance, Python's to the first in its own order. They pass over
-  those that refuse.
-  So they are told all nodes of the broker, of which a slave sends on what is for its master, and a
-  fail-over needs no new route. A node that leaves the route stays named for `KEPT_S`, for its
-  address refuses: the queues of a push consumer are the same ones before a fail-over, after it, and
-  when the lost node is back. The order is that in which Go's client sorts them. Over TLS Python's
-  looks for the whole list in each certificate, so it is told the master alone.
+  those that refuse. So they are told all nodes of the broker, of which a slave sends on what is for
+  its master, and a fail-over needs no new route. A node that leaves the route stays named for
+  `KEPT_S`, for its address refuses: the queues of a push consumer are the same ones before a
+  fail-over, after it, and when the lost node is back. The order is that in which Go's client sorts
+  them. Over TLS Python's looks for the whole list in each certificate, so it is told the master
+  alone.
 - Java's push consumer is told the master alone: it asks for its assignments every 5 s. Java's
   clients after 5.2.0 send each call to another address; then the node that renews a message
   (renewing.py) would not be the one that hears of its end.

@@ -139,11 +139,15 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         reset. One that reads from the new offset has heard of it. `heard`: the `moves` that the
         member knows, None if it does not say: another member may have heard of the reset for it."""
         known = self.progress.marks.get(GroupOffset(topic, group, queue_id))
-        if known is None or known.offset == offset:
-            self.take_reset(group, topic, queue_id)
+        if known is None:
             return None
         is_behind = heard is not None and heard < known.generation
-        return known.offset if known.generation & 1 or is_behind else None
+        if not (known.generation & 1 or is_behind):
+            return None  # nearly every pull
+        if known.offset != offset:
+            return known.offset
+        self.take_reset(group, topic, queue_id)
+        return None
 
     def moves(self, group: str, topic: str, queue_id: int) -> int:
         """The generation that a member knows which follows all resets."""
