@@ -32,11 +32,11 @@ log = logging.getLogger(__name__)
 
 ENDED_S = 10.0  # for so long a stream that Java's client opens after its end is ended, too
 ENDED_MAX = 10_000
+SILENT_S = 30.0  # Java's clients send a heartbeat every 10 s
 _LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"} | {each: each for each in LANGUAGES}
-
-
 NODE = "HTTP"
 """The language that Node.js's client names."""
+JAVA = "JAVA"
 
 
 class Asked(Protocol):
@@ -59,14 +59,16 @@ class Client:
         client_id: str,
         language: str,
         gone: asyncio.Future[None],
+        left: asyncio.Future[None],
         commands: Asked,
         since_ms: int,
     ) -> None:
-        """`gone` is done when the client has ended, or was forgotten; `since_ms`: its first
-        call."""
+        """`gone` is done when the client has ended, or was forgotten, and `left` when nobody is
+        behind the streams that are open now; `since_ms`: its first call."""
         self.client_id = client_id
         self._since_ms = since_ms
         self.gone = gone
+        self.left = left
         self._commands = commands
         self.language = _LANGUAGES.get(language.upper(), "OTHER")
         self.link: InnerEndpoint  # set when it is made
@@ -229,8 +231,9 @@ class Clients:
         if client is None:
             language = call.metadata.get(LANGUAGE, "")
             gone: asyncio.Future[None] = self._runtime.create_future()
+            left: asyncio.Future[None] = self._runtime.create_future()
             now_ms = self._runtime.now_ms()
-            client = Client(client_id, language, gone, self._commands, now_ms)
+            client = Client(client_id, language, gone, left, self._commands, now_ms)
         elif not client.link.closed:
             client.link.heard()
             return client
@@ -264,18 +267,25 @@ class Clients:
         later client has its id; with Rust's, a container that starts again has the id of the last
         one. CallRefused: the call does not say who it is."""
         ended = self._ended.get(call.client_id)
-        is_java = call.metadata.get(LANGUAGE, "").upper() == "JAVA"
+        is_java = call.metadata.get(LANGUAGE, "").upper() == JAVA
         return is_java and ended is not None and self._runtime.monotonic() - ended < ENDED_S
 
     def sweep(self) -> None:
-        """Forget clients whose connection has ended: they were silent for too long."""
-        long_ago = self._runtime.monotonic() - ENDED_S
-        self._ended = {name: ended for name, ended in self._ended.items() if ended > long_ago}
+        """Forget clients whose connection has ended: they were silent for too long. End the streams
+        of Java's that are silent: one that ends while this node cannot be reached tells it nothing,
+        opens its stream here a moment later, and waits for the end of it. One that lives opens it
+        again."""
+        now = self._runtime.monotonic()
+        self._ended = {name: at for name, at in self._ended.items() if at > now - ENDED_S}
         for client in list(self._clients.values()):
             if client.link.closed:
                 self._forget(client)
+            elif client.language == JAVA and client.link.last_received < now - SILENT_S:
+                client.left.set_result(None)
+                client.left = self._runtime.create_future()
 
     def _forget(self, client: Client) -> None:
         del self._clients[client.client_id]
         client.gone.set_result(None)
+        client.left.set_result(None)
         self._on_gone(client)

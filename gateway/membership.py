@@ -3,8 +3,9 @@
 A Telemetry stream is answered with settings whenever the client sends its own, and once more a
 moment after the first time: Node.js's client may not wait yet when the first answer comes. Over it
 the client is asked, too (commands.py). The server ends it only when the client has said that it
-ends, which Java's client waits for, or was silent for too long. Node.js's client ends it by itself,
-and takes an end that comes before as a loss: it opens a stream again, and its process never ends.
+ends, which Java's client waits for, or was silent for too long (Clients.sweep). Node.js's client
+ends it by itself, and takes an end that comes before as a loss: it opens a stream again, and its
+process never ends.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class MemberCalls:
             return
         client, first = self._clients.of(call), True
         ends_it = client.language == NODE
-        end = self._runtime.create_future() if ends_it else client.gone
+        end = self._runtime.create_future() if ends_it else client.left
         try:
             async for command in _until(end, read):
                 self._clients.of(call)  # it lives

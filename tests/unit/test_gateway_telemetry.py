@@ -108,6 +108,7 @@ def test_node_ends_its_stream_by_itself() -> None:
 def test_the_stream_of_a_client_that_was_forgotten_is_ended() -> None:
     async def body(world: World) -> None:
         broker, caller = await served(world, max_idle_s=120)
+        caller.language = "GO"
         stream = await greeted(world, caller)
         await asyncio.sleep(100)
         assert not stream.done()
@@ -140,6 +141,29 @@ def test_a_stream_that_a_client_opens_after_its_end_is_ended() -> None:
         later = await greeted(world, caller)
         assert not later.done()
         assert not caller.gateway._clients._ended
+
+    run(body)
+
+
+def test_a_stream_that_a_java_client_leaves_behind_is_ended_soon() -> None:
+    """It ended while this node could not be reached, and waits for the end of what it opened since.
+    One that lives sends heartbeats."""
+
+    async def body(world: World) -> None:
+        broker, caller = await served(world, max_idle_s=120)
+        left = await greeted(world, caller)
+        alive = Caller(world, caller.gateway, "alive")
+        kept, begun = await greeted(world, alive), world.loop.time()
+        for _ in range(6):
+            assert not left.done() or world.loop.time() - begun > 30
+            await asyncio.sleep(6)
+            await alive.ask("Heartbeat", client_type=v2.ClientType.PUSH_CONSUMER)
+        assert left.done()
+        assert not kept.done()
+        assert len(broker.ground.context.clients.consumer_group("G").members) == 2
+        again = await greeted(world, caller)  # it was only held up
+        await asyncio.sleep(20)
+        assert not again.done()
 
     run(body)
 
