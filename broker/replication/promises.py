@@ -40,6 +40,9 @@ class Promises:
         self._role = machine.role
         self._promised, self._promised_at = 0, 0.0  # the highest epoch a slave promised to another
         self._fenced = 0  # the epoch for which this node was fenced while it led; 0: for none
+        # The slave that dialled last. It may be in no table yet: the master before this one is in
+        # none until it follows for the first time, and its promise keeps it from that.
+        self._dialled: dict[int, str] = {}
 
     def validate(self) -> None:
         """AssertionError: no rule leads to this."""
@@ -49,16 +52,18 @@ class Promises:
 
     def hear(self, join: Join) -> None:
         """Note a slave that does not follow this master because of its promise."""
+        self._dialled = {join.broker_id: join.address}
         if join.epoch > self._promised:
             self._promised, self._promised_at = join.epoch, self._m.now
         elif self._m.now - self._promised_at >= PROMOTION_S:
             self._promised_at = self._m.now  # the next try comes as long after this one
-            self._m.do(e.Ask("promises", self._m.others()))
+            self._m.do(e.Ask("promises", self._others()))
 
     def fenced(self, epoch: int) -> None:
         """Note the epoch that this node promised while it led."""
         assert epoch == self._role.promised_epoch, (epoch, self._role.promised_epoch)
         self._promised, self._promised_at, self._fenced = epoch, self._m.now, epoch
+        self._dialled = {}
 
     def looked(self, members: tuple[MemberState, ...]) -> None:
         """Act on a fenced node's search that found no master among these members."""
@@ -75,8 +80,13 @@ class Promises:
             and not self._m.log.failed
         )
 
+    def _others(self) -> tuple[str, ...]:
+        """The addresses of all members that this node knows of, but its own."""
+        known = {**self._role.replicas, **self._dialled}
+        return tuple(sorted({*known.values()} - {self._me.address}))
+
     def _promises_needed(self) -> int:
-        copies = max(1 + len(self._m.others()), self._me.total_replicas)
+        copies = max(1 + len(self._others()), self._me.total_replicas)
         return promises_needed(copies, self._role.required)
 
     def ask(self, members: tuple[MemberState, ...]) -> None:

@@ -47,6 +47,8 @@ FOUND = {
     12594: "popping+replying",
     12703: "checking-types+resetting",
     13955: "delaying+resending+transacting",
+    21281: "checking-types+clocks+resetting+transacting",
+    21453: "polling+popping+recreating",
 }
 PER_TEST = 10
 
