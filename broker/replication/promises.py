@@ -30,6 +30,7 @@ from saturnmq.protocol.epochs import EPOCH_MAX, next_promotion, next_term
 if TYPE_CHECKING:
     from saturnmq.broker.replication.machine import Machine
 
+NO_ID = -1
 PROMOTION_S = 15.0  # a promotion that fenced a member comes within this time, or not at all
 
 
@@ -50,9 +51,10 @@ class Promises:
         assert 0 <= self._fenced <= EPOCH_MAX, f"it was fenced for epoch {self._fenced}"
         assert self._promised_at <= self._m.now, f"{self._promised_at}, it is {self._m.now}"
 
-    def hear(self, join: Join) -> None:
-        """Note a slave that does not follow this master because of its promise."""
-        self._dialled = {join.broker_id: join.address}
+    def hear(self, join: Join, *, is_twin: bool = False) -> None:
+        """Note a slave that does not follow this master because of its promise; a twin has the id
+        of another member."""
+        self._dialled = {NO_ID if is_twin else join.broker_id: join.address}
         if join.epoch > self._promised:
             self._promised, self._promised_at = join.epoch, self._m.now
         elif self._m.now - self._promised_at >= PROMOTION_S:

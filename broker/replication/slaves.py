@@ -2,7 +2,8 @@
 part of the machine (`machine.py`).
 
 A slave of another group, or one with the id of another connected slave, is refused before anything
-else is looked at. A node that does not lead takes its slaves' words, and sends the log only to a
+else is looked at. Only a promise of such a twin is heard: it takes no other id from a master that
+it may not follow. A node that does not lead takes its slaves' words, and sends the log only to a
 node that wants its tail. A slave counts for acknowledgements when the file says that it belongs to
 the group: a start that did not know of it would not wait for its word.
 """
@@ -65,6 +66,8 @@ class Slaves:
                 "another brokerId, and an empty store if it was copied from there"
             )
             free = self.free_id() if twin.decided or join.decided else 0
+            if self._waits_for_a_promotion(join):
+                self._m.promises.hear(join, is_twin=True)
             self._m.do(e.Refuse(link, why, free_id=free))
         elif join.tail:
             if role.state is State.SLAVE:
@@ -97,10 +100,20 @@ class Slaves:
         assert free != MASTER_ID, f"of {taken} the id of the master is free"
         return free
 
+    def _waits_for_a_promotion(self, join: Join) -> bool:
+        """Whether this slave may not follow this master because of its promise."""
+        role = self._role
+        return (
+            role.state is State.MASTER
+            and join.state == "slave"
+            and has_promised(join)
+            and is_outranked(role.log_epoch, self._me.broker_id, join)
+        )
+
     def _outranked(self, link: int, join: Join) -> None:
         """Act on a slave that knows of a higher epoch, of a master or of a promotion."""
         role = self._role
-        if role.state is State.MASTER and join.state == "slave" and has_promised(join):
+        if self._waits_for_a_promotion(join):
             self._m.promises.hear(join)
             self._m.do(e.Refuse(link, f"it was promised to a promotion to epoch {join.epoch}"))
             return

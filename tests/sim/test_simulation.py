@@ -49,6 +49,7 @@ FOUND = {
     13955: "delaying+resending+transacting",
     21281: "checking-types+clocks+resetting+transacting",
     21453: "polling+popping+recreating",
+    21814: "shrinking",
 }
 PER_TEST = 10
 
