@@ -127,6 +127,12 @@ class Faults:
         nodes = self.cluster.nodes_of(node.group)
         return all(self.cluster.is_whole(other) for other in nodes if other is not node)
 
+    def _others_have_logs(self, node: SimBroker) -> bool:
+        """Whether no other node of its group is new: two of them would begin a group by themselves
+        while the third one is away."""
+        others = (other for other in self.cluster.nodes_of(node.group) if other is not node)
+        return all(any(map(any, map(each.disk.content, each.segments()))) for each in others)
+
     async def _kill(self) -> None:
         if node := self.victim():
             self.note("process killed", node.name)
@@ -180,7 +186,7 @@ class Faults:
         node = self.victim(slaves_only=True)
         if node and self.cluster.operator.forces(node):
             return
-        if node and (not self.plan.rare or self.may_age(node)):
+        if node and (self.may_age(node) if self.plan.rare else self._others_have_logs(node)):
             self.note("slave wiped", node.name)
             node.busy = node.ageing = True
             node.lose_power()
