@@ -54,6 +54,7 @@ class Resending(Retrying):
                 await self._resend()
 
     async def encore(self) -> None:
+        await self.shared()
         await self._resend(is_last=True)
         await super().encore()
 

@@ -68,6 +68,7 @@ class Retrying(Scene):
         return {"from_beginning": True, "max_reconsume": self.most}
 
     async def encore(self) -> None:
+        await self.shared()
         self.spawn(self.send_lane("strict", ENCORE))
 
     def fails(self, value: str) -> int:

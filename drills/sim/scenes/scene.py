@@ -201,6 +201,15 @@ class Scene:
         await member.start()
         return member
 
+    async def shared(self) -> None:
+        """Wait until no two members read the same queue, as after a fault that hid one of them from
+        the other."""
+        while True:
+            held = [queue for member in self.members for queue in member.consumer.held_queues()]
+            if len(held) == len({*held}):
+                return
+            await asyncio.sleep(0.1)
+
     async def come_and_go(self, most: int = 3, every_s: float = 4.0) -> None:
         """Members join, leave and die until the faults are over; one at least stays."""
         while not self.calm():
