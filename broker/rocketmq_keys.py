@@ -231,7 +231,7 @@ _WITHOUT_EFFECT = {
         accessMessageInMemoryHotRatio cgColdReadThreshold coldCtrStrategyEnable
         coldDataFlowControlEnable coldDataScanEnable enableCalcFilterBitMap estimateAccumulation
         expectConsumerNumUseFilter filterDataCleanTimeSpan globalColdReadThreshold highSpeedMode
-        mapperFileSizeBatchConsumeQueue maxConsumeQueueScan maxErrorRateOfBloomFilter
+        maxConsumeQueueScan maxErrorRateOfBloomFilter
         pullBatchMaxMessageCount sampleCountThreshold sampleSteps searchBcqByCacheEnable
         travelCqFileNumWhenGetMessage usePIDColdCtrStrategy
     """,

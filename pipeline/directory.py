@@ -132,6 +132,11 @@ class StoreDirectory:
         self._look()
         found = {}
         for topic in topics:
+            if self._disk.exists(self._path("batchconsumequeue", topic)):
+                raise ConfigError(
+                    f"topic {topic} has queues of batches, which are not read here: copy it into "
+                    "a topic with queue.type=SimpleCQ"
+                )
             for name in self.queues(topic):
                 queue = self._queue(name)
                 found[name] = queue.min_offset, queue.max_offset
@@ -281,11 +286,10 @@ class StoreDirectory:
             file = cast(SegmentFile, self._map(found.path))
             queue.series.add(Segment(found.start, file))
         low, high = queue.series.start // UNIT, queue.series.end // UNIT
-        queue.max_offset = high
-        queue.min_offset = low
-        queue.max_offset = queue.first_at_or_after(self._limit, low, high)
+        queue.set_ends(low, high)
+        queue.set_ends(low, queue.first_at_or_after(self._limit, low, high))
         while queue.max_offset > low and not self._is_whole(queue, queue.max_offset - 1):
-            queue.max_offset -= 1
+            queue.set_ends(low, queue.max_offset - 1)
         if name.topic in self._tombstones:
             tombstone = self._tombstones[name.topic]
             queue.bury(tombstone.end, tombstone.next.get(name.queue_id, 0))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
 from saturnmq.protocol.batch import crc_differs, iterate_batch, properties_with_zeros
 from saturnmq.protocol.frame import (
+    INNER_BATCH,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_NONE,
@@ -29,14 +31,19 @@ from saturnmq.protocol.frame import (
     own_properties,
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
+from saturnmq.protocol.properties import INNER_BASE, INNER_NUM
 
 Buffer = bytes | bytearray | memoryview
 Run = tuple[str, int, int, int, bytes]
 """(topic, queue id, first queue offset, count, 20 * count bytes of ConsumeQueue entries)."""
 
 ENTRY = struct.Struct(">qiq")  # ConsumeQueue: physical offset, frame size, tags code
+BATCH_UNIT = struct.Struct(">qiqqqhii")
+"""BatchConsumeQueue: those three, store time, first queue offset, messages, -1, 0."""
+INNER_NUM_MAX = 32_767  # messages of an inner batch: a signed 16-bit integer counts them
 INDEX_ITEM = struct.Struct(">iqq")  # key hash, physical offset, store time
 assert ENTRY.size == 20, "i64, i32 and i64"
+assert BATCH_UNIT.size == 46, "four i64, i32, i16 and two i32"
 assert INDEX_ITEM.size == 20, "i32 and two i64"
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 UNKNOWN_LEVEL_DELAY_MS = 1000
@@ -65,6 +72,8 @@ class Scan(NamedTuple):
     index_items: bytes
     last_store_ts: int
     messages: int
+    batches: Sequence[Run] = ()
+    """Of each inner batch a run with the 46 bytes of its unit instead of entries."""
 
 
 def write_message(
@@ -184,9 +193,10 @@ def scan_frames(
     """Read the frames in [pos, end) of `view`; `physical_base` is the offset of its first byte.
 
     Frames of one queue that follow each other become one run. PREPARED and ROLLBACK frames get no
-    ConsumeQueue entry, ROLLBACK frames no index item.
+    ConsumeQueue entry, ROLLBACK frames no index item. Inner batches are runs of their own kind.
     """
     runs: list[tuple[str, int, int, bytearray]] = []
+    batches: list[Run] = []
     items = bytearray()
     messages = last_store_ts = 0
     key: tuple[bytes, int, int] | None = None  # topic, queue and next queue offset of the open run
@@ -211,7 +221,10 @@ def scan_frames(
                     break
                 properties = outcome.properties
                 transaction = outcome.sys_flag & TRANSACTION_MASK
-                if transaction in (TRANSACTION_NONE, TRANSACTION_COMMIT):
+                if transaction == TRANSACTION_NONE and outcome.sys_flag & INNER_BATCH:
+                    batches.append(batch_run(outcome))
+                    key = None
+                elif transaction in (TRANSACTION_NONE, TRANSACTION_COMMIT):
                     if key != (outcome.topic, outcome.queue_id, outcome.queue_offset):
                         runs.append((topic, outcome.queue_id, outcome.queue_offset, bytearray()))
                     code = _entry_code(outcome, properties, delay_ms)
@@ -244,7 +257,36 @@ def scan_frames(
         bytes(items),
         last_store_ts,
         messages,
+        batches,
     )
+
+
+def batch_run(frame: Frame) -> Run:
+    """The run of an inner batch (`Scan.batches`), with count 0 if it does not tell how many
+    messages it has from which queue offset on. RocketMQ gives such a frame no place, either."""
+    properties = frame.properties
+    count = _number(properties.get(INNER_NUM, ""))
+    if (
+        not 0 < count <= INNER_NUM_MAX
+        or _number(properties.get(INNER_BASE, "")) != frame.queue_offset
+    ):
+        count = 0
+    unit = BATCH_UNIT.pack(
+        frame.physical_offset,
+        frame.size,
+        tags_code(properties.get("TAGS")),
+        frame.store_timestamp,
+        frame.queue_offset,
+        count,
+        -1,
+        0,
+    )
+    return frame.topic.decode(), frame.queue_id, frame.queue_offset, count, unit
+
+
+def _number(text: str) -> int:
+    """A decimal number of a property; -1 if it is none."""
+    return int(text) if len(text) < 20 and text.isascii() and text.isdigit() else -1
 
 
 def _text(data: bytes) -> str | None:

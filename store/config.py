@@ -31,6 +31,8 @@ class StoreConfig:
     """The size of a segment of the log. A log that was written with another size is refused."""
     consumequeue_segment_bytes: int = setting("mappedFileSizeConsumeQueue", 6_000_000)
     """The size of a file of a queue, 20 bytes for each message."""
+    batch_queue_segment_bytes: int = setting("mapperFileSizeBatchConsumeQueue", 13_800_000)
+    """The size of a file of a queue of batches, 46 bytes for each batch."""
     index_enable: bool = setting("messageIndexEnable", True)
     """Messages can be found by key and id."""
     index_slots: int = setting("maxHashSlotNum", 5_000_000)

@@ -28,7 +28,7 @@ from saturnmq.store.derived.indexfile import Index
 from saturnmq.store.derived.lookup import GetResult, GetStatus, Lookup
 from saturnmq.store.derived.queue_files import QueueFiles
 from saturnmq.store.derived.queues import QueueTable
-from saturnmq.store.derived.reput import Reput
+from saturnmq.store.derived.reput import Reput, times_in
 from saturnmq.store.derived.room import Rooms
 from saturnmq.store.derived.tombstones import Tombstone, read_tombstones
 from saturnmq.store.disk import Advice, DirectoryLock, Disk, remedy
@@ -105,14 +105,15 @@ class MessageStore:
         warm = (Advice.WARM,) if config.warm_files else ()
         self._rooms = Rooms(disk)
         files = QueueFiles(disk, self._rooms, config.queue_files_mapped)
-        queues = QueueTable(disk, directory, config.consumequeue_segment_bytes, warm, files)
+        sizes = config.consumequeue_segment_bytes, config.batch_queue_segment_bytes
+        queues = QueueTable(disk, directory, sizes[0], warm, files, batch_bytes=sizes[1])
         index: Index | None = None
         if config.index_enable:
             directory = posixpath.join(root, "index")
             slots, items = config.index_slots, config.index_items
             index = Index(disk, directory, slots, items, runtime.now_ms, self._rooms)
         self._queues = queues
-        self._derived = Derived(queues, index, config.delays_ms)
+        self._derived = Derived(queues, index, config.delays_ms, times_in(self._log))
         self._abort = AbortMark(disk, root)
         self._promise: DurableRange | None = None  # while the log lacks some of it
         self._saving = disk.mutex()  # of the checkpoint
@@ -373,10 +374,12 @@ class MessageStore:
             )
         return self._no_room
 
-    def put(self, message: PendingMessage, *, is_copy: bool = False) -> AppendResult:
+    def put(
+        self, message: PendingMessage, *, is_copy: bool = False, inner: int = 0
+    ) -> AppendResult:
         """Append one message; see `Writer`. A SaturnError says why the store refuses it."""
         self._check_writable()
-        return self._writer.put(message, is_copy=is_copy)
+        return self._writer.put(message, is_copy=is_copy, inner=inner)
 
     def put_adjacent(self, messages: Sequence[PendingMessage]) -> list[AppendResult]:
         """Append messages of the broker's own, each right behind the one before; see `Writer`."""
@@ -776,8 +779,7 @@ class MessageStore:
         return QueueOffset(0 if queue is None else queue.max_offset)
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:
-        """Whether reading a queue from `offset` is expected to need no disk; see
-        `lookup.Lookup`."""
+        """Whether reading a queue from `offset` should need no disk; see `lookup.Lookup`."""
         return self._lookup.is_in_memory(topic, queue_id, offset)
 
     def offset_at(self, topic: str, queue_id: int, physical: int) -> int | None:
@@ -786,9 +788,7 @@ class MessageStore:
         if physical < self._log.start:
             return None
         queue = self._queues.find(topic, queue_id)
-        if queue is None:
-            return 0
-        return queue.first_at_or_after(physical, queue.min_offset, queue.max_offset)
+        return 0 if queue is None else queue.offset_from(physical)
 
     def queue_ids(self, topic: str) -> list[int]:
         """The ids of the queues of `topic` that have files."""

@@ -114,6 +114,9 @@ class _Task:
                 self._findings.add(what, self._unit.path, piece.start - self._unit.start)
         path = self._unit.path
         at = piece.start - self._unit.start
+        if scan.batches:
+            what = "log: the messages in inner batches are not looked at"
+            self._findings.add(what, path, at, note=True, count=len(scan.batches))
         for batch in self._decoder.frames(piece.frames, where=path, base=at):
             self._rows(batch)
 

@@ -245,6 +245,11 @@ def _runs(unit: LogFile, built: _Built | None = None, items: Any = None) -> Iter
                 built.reached.gaps.append(piece)
             continue
         scan = piece.scan
+        if scan.batches:
+            raise ConfigError(
+                f"topic {scan.batches[0][0]} has queues of batches, which this job does not build: "
+                "rebuild the store with `saturnmq store rebuild`"
+            )
         runs = [each for each in scan.runs if is_queue(each) and not each[0].startswith(".")]
         yield from without_deleted(runs, tombstones)
         if built is not None:

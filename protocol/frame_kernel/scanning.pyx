@@ -10,7 +10,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memchr, memcmp, memset
 
 from saturnmq.protocol.frame import Damage, decode_frame
-from saturnmq.protocol.frame_reference import Scan
+from saturnmq.protocol.frame_reference import Scan, batch_run
 from saturnmq.protocol.jhash import jhash
 
 from saturnmq.protocol.frame_kernel.crc cimport (
@@ -54,6 +54,7 @@ cdef enum:
     TRANSACTION_COMMIT = 0x8
     TRANSACTION_ROLLBACK = 0xC
     UNKNOWN_LEVEL_DELAY_MS = 1000
+    INNER_BATCH = 0x80
 
 saturnmq_crc32_setup()
 CRC_HARDWARE = bool(saturnmq_crc32_is_hardware())
@@ -287,6 +288,7 @@ cdef struct Scanning:
     Growing runs
     Growing entries
     Growing items
+    Growing batches  # the positions of inner batches
 
 
 cdef inline int64_t entry_code(const Parsed *f, const Known *k, const int64_t *delays,
@@ -361,7 +363,13 @@ cdef int scan(const uint8_t *data, Py_ssize_t end, int64_t base, bint verify, bi
             return 0
         find_known(f.properties, f.properties_size, &k)
         transaction = f.sys_flag & TRANSACTION_MASK
-        if transaction == 0 or transaction == TRANSACTION_COMMIT:
+        if transaction == 0 and f.sys_flag & INNER_BATCH:
+            q = grow(&s.batches, sizeof(Py_ssize_t))
+            if q == NULL:
+                return -1
+            (<Py_ssize_t *>q)[0] = s.pos
+            run = NULL
+        elif transaction == 0 or transaction == TRANSACTION_COMMIT:
             queue_id = <int32_t>get32(p + 12)
             queue_offset = <int64_t>get64(p + 20)
             if run == NULL or run.queue_id != queue_id or run.first + run.count != queue_offset:
@@ -447,12 +455,18 @@ def scan_frames(view, Py_ssize_t pos, Py_ssize_t end, int64_t physical_base, bin
             ))
             entry += run.count * CQ_ENTRY_BYTES
         items = PyBytes_FromStringAndSize(<const char *>s.items.at, s.items.size) if s.items.size else b""
-        return Scan(s.pos, STATUS_NAMES[<int>s.status], why, runs, items, s.last_store_ts, s.messages)
+        batches = [
+            batch_run(decode_frame(view, (<Py_ssize_t *>s.batches.at)[i], end, False))
+            for i in range(s.batches.size // <Py_ssize_t>sizeof(Py_ssize_t))
+        ]
+        return Scan(s.pos, STATUS_NAMES[<int>s.status], why, runs, items, s.last_store_ts, s.messages,
+                    batches)
     finally:
         release(&b)
         free(s.runs.at)
         free(s.entries.at)
         free(s.items.at)
+        free(s.batches.at)
 
 
 STATUS_NAMES = ("frame", "end", "blank", "more", "damage", "damage", "damage", "damage")

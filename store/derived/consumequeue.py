@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from saturnmq.protocol.frame import FRAME_BYTES_MIN
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.store.derived.queue_files import QueueFiles
+from saturnmq.store.derived.slot_stretch import SlotStretch, Written, end_of
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.log.segments import Segment, SegmentSeries, zero_tail
 from saturnmq.store.reading import OF_DERIVED, read
@@ -33,7 +34,6 @@ _FILLER_SIZE = 0x7FFFFFFF
 UNEXPLAINED_MAX = 100  # numbers missing in a queue
 OFFSET_MAX = (1 << 63) // UNIT - 1  # its byte position must fit 64 bits
 FILLER = ENTRY.pack(0, _FILLER_SIZE, 0)
-_STRETCH, _SHORT = UNIT * 800, UNIT * 32
 _FILLERS = FILLER * 512
 
 
@@ -61,62 +61,19 @@ def last_physical(entries: bytes) -> int:
     return offset
 
 
-Written = list[tuple[Segment, list[tuple[int, int]]]]
-"""Of each segment the ranges that may hold something other than zeros."""
-
-
-def _end_of(written: Written) -> int:
-    """The number of the first slot behind all that may hold something."""
-    for segment, ranges in reversed(written):
-        if ranges:
-            return -(-(segment.start + ranges[-1][1]) // UNIT)
-    return written[0][0].start // UNIT if written else 0
-
-
-class _Stretch:
-    """The slots before `end` that were read last: of a short queue, all of them at once."""
-
-    def __init__(self, end: int) -> None:
-        self._end = end * UNIT
-        self._start = self._size = 0
-        self._data = b""  # behind it nothing but zeros
-
-    def used_up_to(self, segment: Segment, high: int) -> int:
-        """Before anything else is read: the number of the first slot that is empty, of a queue that
-        is as short as that; `high`, of a longer one."""
-        size = high * UNIT - segment.start
-        if size > min(_STRETCH, segment.file.size):
-            return high
-        self.read(segment, 0, size)
-        self._data = self._data.rstrip(b"\0")
-        # An entry has a size: so many zeros begin in the hash before an empty slot, or are it.
-        hole = self._data.find(bytes(UNIT))
-        return -(-(segment.start + (len(self._data) if hole < 0 else hole)) // UNIT)
-
-    @property
-    def is_short(self) -> bool:
-        """Whether the file may be kept for each of thousands of queues."""
-        return len(self._data) <= _SHORT
-
-    def read(self, segment: Segment, at: int, size: int) -> bytes:
-        """As `read` of the segment's file."""
-        first = segment.start + at - self._start
-        if not 0 <= first <= self._size - size:
-            begin = at - at % _STRETCH
-            most = min(begin + _STRETCH, self._end - segment.start, segment.file.size)
-            stop = max(at + size, most)
-            self._data = read(segment.file, begin, stop - begin, OF_DERIVED)
-            self._start, self._size = segment.start + begin, stop - begin
-            first = at - begin
-        return self._data[first : first + size].ljust(size, b"\0")
-
-
 FrameCheck = Callable[[int, int, str, int, int], bool]
 """Whether a frame of this size, topic, queue and queue offset lies at a physical offset (first)."""
 
 
 class ConsumeQueue:
-    """Entries [min_offset, max_offset) of one queue."""
+    """Entries [min_offset, max_offset) of one queue.
+
+    Its files are slots of `unit` bytes, each of which begins like an entry; those of [`_low`,
+    `_high`) count. Here a slot's number is a queue offset; `batchconsumequeue.py` has other slots.
+    """
+
+    unit = UNIT
+    frame_messages = 1  # the most messages that one slot may stand for
 
     def __init__(
         self,
@@ -133,24 +90,50 @@ class ConsumeQueue:
         self.queue_id = queue_id
         files = QueueFiles(disk) if files is None else files
         self.series = SegmentSeries(disk, directory, segment_bytes, files)
-        self.max_offset = 0
-        self.min_offset = 0
+        self._low = self._high = 0
         self.since = 0
         self.first = 0
         self.is_starting = False  # its files are read, because a bad sector must not be a SIGBUS
-        self._stretch: _Stretch | None = None  # of a start
+        self._stretch: SlotStretch | None = None  # of a start
+
+    @property
+    def min_offset(self) -> int:
+        """The offset of the first message."""
+        return self._low
+
+    @property
+    def max_offset(self) -> int:
+        """The offset behind the last message."""
+        return self._high
+
+    def offset_at(self, slot: int) -> int:
+        """The queue offset of the (first) message of a slot, `max_offset` at the end."""
+        return slot
+
+    def _claimed(self, slot: int, data: bytes | memoryview) -> int:
+        """The queue offset that the frame of a slot with this content must have."""
+        return slot
+
+    def _heads(self, slots: bytes | memoryview) -> bytes | memoryview:
+        """The entries that these slots begin with."""
+        return slots
+
+    def set_ends(self, low: int, high: int) -> None:
+        """Let the slots [low, high) of its files count."""
+        self._low, self._high = low, high
 
     def validate(self, log_end: int) -> None:
         """AssertionError: its ends and its files do not fit together, or it leads the log, which
         ends at `log_end`. Looks at the last entry only."""
-        low, high, series = self.min_offset, self.max_offset, self.series
+        low, high, series = self._low, self._high, self.series
         assert 0 <= low <= high <= OFFSET_MAX, f"{self.topic}/{self.queue_id}: {low} to {high}"
         series.validate()
-        assert series.segment_bytes % UNIT == 0, f"{series.segment_bytes} bytes cut an entry"
+        assert series.segment_bytes % self.unit == 0, f"{series.segment_bytes} bytes cut an entry"
         if not series.segments:
             assert low == high, f"{self.topic}/{self.queue_id}: {low} to {high} without a file"
             return
-        assert series.start <= high * UNIT <= series.end, (series.start, high * UNIT, series.end)
+        end = high * self.unit
+        assert series.start <= end <= series.end, (series.start, end, series.end)
         assert self.max_physical <= log_end, (
             f"{self.topic}/{self.queue_id} has entries up to {self.max_physical}, the log ends at "
             f"{log_end}"
@@ -161,8 +144,8 @@ class ConsumeQueue:
         """Whether it has no files, or none of their entries counts."""
         if not self.since or not self.series.segments:
             return not self.series.segments
-        low = self.series.start // UNIT
-        return self.first_at_or_after(self.since, low, self.max_offset) == self.max_offset
+        low = self.series.start // self.unit
+        return self.first_at_or_after(self.since, low, self._high) == self._high
 
     def may_end_at(self, end: int, physical: int) -> bool:
         """Whether the queue may end at `end` with a message that ends at this place of the log, and
@@ -171,17 +154,18 @@ class ConsumeQueue:
         last = self.entry(self.max_offset - 1)
         since = 0 if last is None else max(last[0], 0)  # a spoiled entry may say anything
         room = max(physical - since, 0) // FRAME_BYTES_MIN
-        return 1 + end - self.max_offset <= max(room, UNEXPLAINED_MAX)
+        most = max(room, UNEXPLAINED_MAX) * self.frame_messages
+        return 1 + end - self.max_offset <= most
 
     def append(self, first: int, entries: bytes) -> bytes:
         """Put a run at its place; the new entries: what is there already stays."""
         assert 0 <= first <= OFFSET_MAX, f"an entry at {first}, the limit is {OFFSET_MAX}"
         assert len(entries) % UNIT == 0, f"{len(entries)} bytes are no entries of {UNIT}"
         self._stretch = None
-        if not self.series.segments or first > self.max_offset:
+        if not self.series.segments or first > self._high:
             self._fill_to(first)
-        entries = entries[(self.max_offset - first) * UNIT :]
-        pos = self.max_offset * UNIT
+        entries = entries[(self._high - first) * UNIT :]
+        pos = self._high * UNIT
         left = entries
         while left:
             segment = self._segment(pos)
@@ -189,7 +173,7 @@ class ConsumeQueue:
             segment.file.write(pos - segment.start, part)
             left = left[len(part) :]
             pos += len(part)
-        self.max_offset = pos // UNIT
+        self._high = pos // UNIT
         return entries
 
     def restore(self, first: int, entries: bytes) -> int:
@@ -201,7 +185,7 @@ class ConsumeQueue:
         count = len(entries) // UNIT
         placed = 0
         touched = set()
-        for number in range(first, min(self.max_offset, first + count)):
+        for number in range(first, min(self._high, first + count)):
             segment = self.series.find(number * UNIT)
             if segment is None:
                 continue
@@ -210,7 +194,7 @@ class ConsumeQueue:
             if segment.view[at : at + UNIT] == FILLER:
                 segment.file.write(at, entry)
                 touched.add(segment)
-                self.min_offset = min(self.min_offset, number)
+                self._low = min(self._low, number)
             placed += segment.view[at : at + UNIT] == entry
         for segment in touched:
             segment.file.flush(0, self.series.segment_bytes)
@@ -230,10 +214,10 @@ class ConsumeQueue:
         return segment
 
     def _fill_to(self, first: int) -> None:
-        pos = self.max_offset * UNIT
+        pos = self._high * UNIT
         if not self.series.segments:
             pos = first * UNIT - first * UNIT % self.series.segment_bytes
-            self.min_offset = first
+            self._low = first
         assert pos <= first * UNIT, f"fillers from {pos} to {first * UNIT}"
         while pos < first * UNIT:
             segment = self._segment(pos)
@@ -241,26 +225,26 @@ class ConsumeQueue:
             count = (stop - pos) // UNIT
             segment.file.write(pos - segment.start, FILLER * count)
             pos = stop
-        self.max_offset = first
+        self._high = first
 
     def entries(self, first: int, count: int) -> memoryview:
         """At most `count` entries from `first`, within one segment; use it before the next call."""
         segment = self.series.find(first * UNIT)
-        if segment is None or first >= self.max_offset:
+        if segment is None or first >= self._high:
             return memoryview(b"")
         at = first * UNIT - segment.start
-        stop = min(at + count * UNIT, self.max_offset * UNIT - segment.start)
+        stop = min(at + count * UNIT, self._high * UNIT - segment.start)
         return segment.view[at : min(stop, self.series.segment_bytes)]
 
     def entry(self, index: int) -> tuple[int, int, int] | None:
         """(offset, size, tags code)."""
-        if not self.min_offset <= index < self.max_offset:
+        if not self._low <= index < self._high:
             return None
         segment = self.series.find(index * UNIT)
         return None if segment is None else self._unpack(segment, index)
 
     def _unpack(self, segment: Segment, index: int) -> tuple[int, int, int]:
-        at = index * UNIT - segment.start
+        at = index * self.unit - segment.start
         offset, size, code = ENTRY.unpack(self._slots(segment, at, UNIT))
         return offset, size, code
 
@@ -271,12 +255,32 @@ class ConsumeQueue:
             return read(segment.file, at, size, OF_DERIVED)
         return segment.view[at : at + size]
 
+    def offset_behind(self, first: int, slots: int) -> int:
+        """The offset of the message behind so many slots, the first of which has `first`."""
+        return first + slots
+
+    def offset_from(self, physical: int) -> int:
+        """The offset of the first message whose frame begins at or behind `physical`."""
+        return self.offset_at(self.first_at_or_after(physical, self._low, self._high))
+
+    def visible_end(self, visible: int) -> int:
+        """The end for readers that see no message that ends behind `visible` in the log."""
+        if self.max_physical <= visible:
+            return self.max_offset
+        end = self.first_at_or_after(visible, self._low, self._high)
+        assert self._low <= end <= self._high, f"{end} of {self._low} to {self._high} is visible"
+        segment = self.series.find((end - 1) * self.unit)
+        if segment is not None and end > self._low:
+            offset, size, _ = self._unpack(segment, end - 1)
+            end -= offset + size > visible
+        return self.offset_at(end)
+
     def first_at_or_after(self, physical: int, low: int, high: int) -> int:
-        """First index in [low, high) whose offset is >= `physical` (or that is no entry)."""
+        """First slot in [low, high) whose offset is >= `physical` (or that is no entry)."""
         while low < high:
             middle = (low + high) // 2
             entry = self._next_entry(middle, high)  # slots without one say nothing of the order
-            segment = self.series.find(entry * UNIT)
+            segment = self.series.find(entry * self.unit)
             if entry == high or segment is None:
                 high = middle
                 continue
@@ -289,16 +293,16 @@ class ConsumeQueue:
 
     def _next_entry(self, index: int, high: int) -> int:
         """First index in [index, high) that is not a filler; `high` if all are."""
-        while index < high and (segment := self.series.find(index * UNIT)) is not None:
-            at = index * UNIT - segment.start
+        while index < high and (segment := self.series.find(index * self.unit)) is not None:
+            at = index * self.unit - segment.start
             count = min(
-                high - index, (self.series.segment_bytes - at) // UNIT, len(_FILLERS) // UNIT
+                high - index, (self.series.segment_bytes - at) // self.unit, len(_FILLERS) // UNIT
             )
-            slots = self._slots(segment, at, count * UNIT)
-            if slots == _FILLERS[: count * UNIT]:
+            slots = self._slots(segment, at, count * self.unit)
+            if slots == _FILLERS[: count * self.unit]:
                 index += count
                 continue
-            for _, size, _ in ENTRY.iter_unpack(slots):
+            for _, size, _ in ENTRY.iter_unpack(self._heads(slots)):
                 if size != _FILLER_SIZE:
                     return index
                 index += 1
@@ -307,16 +311,18 @@ class ConsumeQueue:
     @property
     def last_physical(self) -> int:
         """The start of the last entry's frame, -1 if there is none."""
-        entry = self.entry(self.max_offset - 1)
-        return -1 if entry is None else entry[0]
+        segment = self.series.find((self._high - 1) * self.unit)
+        if segment is None or self._low == self._high:
+            return -1
+        return self._unpack(segment, self._high - 1)[0]
 
     @property
     def max_physical(self) -> int:
         """End of the last entry's frame, -1 if none."""
-        segment = self.series.find((self.max_offset - 1) * UNIT)
+        segment = self.series.find((self._high - 1) * self.unit)
         if segment is None:
             return -1
-        offset, size, _ = self._unpack(segment, self.max_offset - 1)
+        offset, size, _ = self._unpack(segment, self._high - 1)
         return -1 if size == _FILLER_SIZE else offset + size
 
     def recover(self, limit: int, is_frame: FrameCheck, *, nothing_behind: bool = False) -> bool:
@@ -330,8 +336,8 @@ class ConsumeQueue:
         """
         # Before anything is read: what the kernel reads ahead of a reader counts as written.
         written = [(segment, segment.file.written(0)) for segment in self.series.segments]
-        low, high = self.series.start // UNIT, _end_of(written)
-        self._stretch = _Stretch(high)
+        low, high = self.series.start // self.unit, end_of(written, self.unit)
+        self._stretch = SlotStretch(high, self.unit)
         if high > low:
             high = self._stretch.used_up_to(self.series.segments[0], high)
         end = self.first_at_or_after(limit, low, high)
@@ -355,37 +361,41 @@ class ConsumeQueue:
     def _slots_behind(self, index: int, written: Written) -> Iterator[tuple[int, bytes]]:
         """Stretches of slots from `index` on that are not all empty, each with its first number."""
         for segment, ranges in written:
-            first = max(index * UNIT - segment.start, 0)
+            first = max(index * self.unit - segment.start, 0)
             for start, end in ranges:
-                aligned = max(start - start % UNIT, first)
+                aligned = max(start - start % self.unit, first)
                 if aligned >= end:
                     continue
                 # a hole of the file may begin within the zeros that end an entry
-                data = bytes(self._slots(segment, aligned, end + -end % UNIT - aligned))
+                data = bytes(self._slots(segment, aligned, end + -end % self.unit - aligned))
                 if data != bytes(len(data)):
-                    yield (segment.start + aligned) // UNIT, data
+                    yield (segment.start + aligned) // self.unit, data
 
     def _names_frame(self, first: int, data: bytes, limit: int, is_frame: FrameCheck) -> bool:
         """Whether one of these slots, the first of which is `first`, holds an entry of ours."""
-        for number in entries_before(data, limit):
-            offset, size, _ = ENTRY.unpack_from(data, UNIT * number)
-            if is_frame(offset, size, self.topic, self.queue_id, first + number):
+        unit = self.unit
+        for number in entries_before(bytes(self._heads(data)), limit):
+            slot = data[unit * number :][:unit]
+            offset, size, _ = ENTRY.unpack_from(slot)
+            claimed = self._claimed(first + number, slot)
+            if is_frame(offset, size, self.topic, self.queue_id, claimed):
                 return True
         return False
 
     def _is_sound(self, index: int, limit: int, is_frame: FrameCheck) -> bool:
-        segment = self.series.find(index * UNIT)
+        segment = self.series.find(index * self.unit)
         assert segment is not None, f"the entry {index} lies between the ends of the queue"
-        offset, size, _ = self._unpack(segment, index)
+        slot = self._slots(segment, index * self.unit - segment.start, self.unit)
+        offset, size, _ = ENTRY.unpack_from(slot)
         return (
             0 < size < _FILLER_SIZE
             and self._end_before(index) <= offset < limit
-            and is_frame(offset, size, self.topic, self.queue_id, index)
+            and is_frame(offset, size, self.topic, self.queue_id, self._claimed(index, slot))
         )
 
     def _end_before(self, index: int) -> int:
         """The end of the frame before: entries rise, and none follows an empty slot."""
-        segment = self.series.find((index - 1) * UNIT)
+        segment = self.series.find((index - 1) * self.unit)
         if segment is None:
             return 0
         offset, size, _ = self._unpack(segment, index - 1)
@@ -398,7 +408,7 @@ class ConsumeQueue:
         assert end >= 0, f"a queue was to be cut at {end}"
         if not is_clear:
             self._stretch = None
-        pos = end * UNIT
+        pos = end * self.unit
         segment = self.series.find(pos)
         empty = pos == self.series.start
         self.series.drop_from(pos if empty or segment is None else pos + 1)
@@ -407,12 +417,12 @@ class ConsumeQueue:
         if not self.series.segments:
             self._begin()
             return
-        self.max_offset = end
-        self.min_offset = min(max(self.min_offset, self.series.start // UNIT), self.max_offset)
+        self._high = end
+        self._low = min(max(self._low, self.series.start // self.unit), self._high)
 
     def _begin(self) -> None:
         """Begin a queue without files at the place of its next entry."""
-        self.max_offset = self.min_offset = self.first
+        self._high = self._low = self.first
 
     def bury(self, since: int, first: int) -> None:
         """Its topic was deleted: see the module's text."""
@@ -433,23 +443,23 @@ class ConsumeQueue:
 
     def truncate(self, physical: int) -> None:
         """Blocking: forget entries whose frames end behind `physical`, durably."""
-        low = self.series.start // UNIT
+        low = self.series.start // self.unit
         if self.max_physical > physical:
-            self._cut(self.first_at_or_after(physical, low, self.max_offset))
+            self._cut(self.first_at_or_after(physical, low, self._high))
             self.flush()
 
     def forget_from(self, physical: int) -> None:
         """Blocking: forget entries whose frames begin at or behind `physical`, durably, also before
         `recover`."""
-        low, high = self.series.start // UNIT, self.series.end // UNIT
+        low, high = self.series.start // self.unit, self.series.end // self.unit
         self._cut(self.first_at_or_after(physical, low, high))
         self.flush()
 
     def correct_min(self, log_start: int) -> None:
         """Raise min to the first entry that points at or behind the log's start, and counts."""
-        low = max(self.min_offset, self.series.start // UNIT)
-        low = self.first_at_or_after(max(log_start, self.since), low, self.max_offset)
-        self.min_offset = max(self.min_offset, self._next_entry(low, self.max_offset))
+        low = max(self._low, self.series.start // self.unit)
+        low = self.first_at_or_after(max(log_start, self.since), low, self._high)
+        self._low = max(self._low, self._next_entry(low, self._high))
 
     def drop_before(self, log_start: int) -> list[str]:
         """Raise min past what the log no longer has and take out segments, never the last, all of
@@ -457,7 +467,7 @@ class ConsumeQueue:
         self.correct_min(log_start)
         gone = []
         while (
-            len(self.series.segments) > 1 and self.series.segments[0].end <= self.min_offset * UNIT
+            len(self.series.segments) > 1 and self.series.segments[0].end <= self._low * self.unit
         ):
             gone.append(self.series.take_oldest())
         return gone

@@ -12,7 +12,13 @@ from typing import NamedTuple
 
 from saturnmq.protocol.kernels import Run, Scan
 from saturnmq.store.delay_levels import DEFAULT_DELAYS_MS
-from saturnmq.store.derived.consumequeue import ENTRY, OFFSET_MAX, UNIT
+from saturnmq.store.derived.batchconsumequeue import (
+    BatchConsumeQueue,
+    TimeAt,
+    place_of,
+    singles,
+)
+from saturnmq.store.derived.consumequeue import ENTRY, OFFSET_MAX, ConsumeQueue
 from saturnmq.store.derived.indexfile import Index, IndexMark
 from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.derived.tombstones import without_deleted
@@ -21,16 +27,13 @@ log = logging.getLogger(__name__)
 
 
 class Arrival(NamedTuple):
-    """New entries of one queue; `entries` are 20 bytes each."""
+    """New messages of one queue; `entries` are 20 bytes for each of their frames."""
 
     topic: str
     queue_id: int
     max_offset: int
     entries: bytes
-
-    @property
-    def messages(self) -> int:
-        return len(self.entries) // UNIT
+    messages: int
 
 
 class Derived:
@@ -41,7 +44,10 @@ class Derived:
         queues: QueueTable,
         index: Index | None,
         delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS,
+        time_at: TimeAt = lambda _: None,
     ) -> None:
+        """`time_at` reads the log, for queues of batches."""
+        self._time_at = time_at
         self.queues = queues
         self.index = index
         self.delays_ms = delays_ms
@@ -60,12 +66,14 @@ class Derived:
     def append(self, scan: Scan, arrivals: list[Arrival]) -> None:
         """Add what a scan of the log found. `arrivals` gets the new entries of each queue, also of
         those that were done when the disk had no room for a file of the next one (OSError)."""
-        for topic, queue_id, first, _, entries in self._runs(scan):
-            queue = self.queues.get_or_create(topic, queue_id)
+        for queue, (topic, queue_id, first, _, entries) in self._runs(scan):
+            before = queue.max_offset
             fresh = queue.append(first, entries)
-            self.queues.raise_next(topic, queue_id, queue.max_offset)
+            end = queue.max_offset
+            self.queues.raise_next(topic, queue_id, end)
             if fresh:
-                arrivals.append(Arrival(topic, queue_id, queue.max_offset, fresh))
+                new = end - max(first, before)
+                arrivals.append(Arrival(topic, queue_id, end, fresh, new))
         if self.index is not None:
             self.index.append(scan.index_items)
 
@@ -73,21 +81,38 @@ class Derived:
         """Blocking: give the messages of a repaired range their places in the queues, durably; how
         many have none. The index does not get them: its items lie in the order of the log."""
         left = 0
-        for topic, queue_id, first, count, entries in self._runs(scan):
-            queue = self.queues.get_or_create(topic, queue_id)
+        for queue, (topic, queue_id, first, count, entries) in self._runs(scan):
             left += count - queue.restore(first, entries)
             assert left >= 0, f"{-left} messages too many have a place"
             self.queues.raise_next(topic, queue_id, queue.max_offset)
         return left
 
-    def _runs(self, scan: Scan) -> Iterator[Run]:
-        for run in without_deleted(scan.runs, self.queues.tombstones):
-            if why := self._wrong_with(run):
+    def _runs(self, scan: Scan) -> Iterator[tuple[ConsumeQueue, Run]]:
+        """The runs of a scan that count, each with its queue."""
+        for run, kind in self._in_order(scan):
+            if why := self._wrong_with(kind, run):
                 log.error("messages of topic %r are not dispatched: %s", run[0], why)
+                continue
+            queue = self.queues.of_kind(kind, run[0], run[1], self._time_at)
+            if kind is ConsumeQueue and isinstance(queue, BatchConsumeQueue):
+                for single in singles(run, self._time_at):
+                    yield queue, single
             else:
-                yield run
+                yield queue, run
 
-    def _wrong_with(self, run: Run) -> str:
+    def _in_order(self, scan: Scan) -> list[tuple[Run, type[ConsumeQueue]]]:
+        """The runs of messages that are not deleted, of entries and of units: in log order, because
+        one queue may get both."""
+        runs = without_deleted(scan.runs, self.queues.tombstones)
+        found: list[tuple[Run, type[ConsumeQueue]]] = [(run, ConsumeQueue) for run in runs]
+        if scan.batches:
+            since = self.queues.since
+            batches = (run for run in scan.batches if place_of(run) >= since(run[0]))
+            found += [(run, BatchConsumeQueue) for run in batches]
+            found.sort(key=lambda each: place_of(each[0]))
+        return found
+
+    def _wrong_with(self, kind: type[ConsumeQueue], run: Run) -> str:
         """Why frames cannot be what they say they are: whoever wrote the log, or what damaged it,
         must not make files elsewhere, or without end."""
         topic, queue_id, first, count, entries = run
@@ -95,10 +120,12 @@ class Derived:
             return "no name of a topic"
         if queue_id < 0 or not 0 <= first <= OFFSET_MAX - count:
             return f"no queue has the number {queue_id}, or an offset {first}"
+        if count == 0:
+            return "an inner batch does not say how many they are, or where they begin"
         queue = self.queues.table.get((topic, queue_id))
         if queue is None or first <= queue.max_offset or not queue.series.segments:
             return ""
-        last, size, _ = ENTRY.unpack_from(entries, len(entries) - UNIT)
+        last, size, _ = ENTRY.unpack_from(entries, len(entries) - kind.unit)
         if queue.may_end_at(first + count, last + size):
             return ""
         return (

@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.protocol.sql92 import Sql
+from saturnmq.runtime.errors import InvalidParameter
+from saturnmq.store.derived.batchconsumequeue import BatchConsumeQueue
 from saturnmq.store.derived.consumequeue import ENTRY, FILLER, UNIT, ConsumeQueue
 from saturnmq.store.derived.indexfile import Index
 from saturnmq.store.derived.queues import QueueTable
@@ -193,7 +195,18 @@ class Lookup:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, following, low, high)
         is_long = override_limits and (codes is not None or sql is not None)
         most = max(max_count, LOOKED_AT if is_long else self._limits.filter_bytes // UNIT)
-        entries = queue.entries(offset, most)
+        if isinstance(queue, BatchConsumeQueue):
+            if sql is not None or end is not None:
+                raise InvalidParameter(
+                    f"the messages of {topic} lie in batches: they are read neither with an SQL92 "
+                    "condition, subscribe by tags, nor in ranges"
+                )
+            # A batch without a tag of its own may have messages of any: their reader looks.
+            codes = codes and codes | {0}
+            enough = max_count if override_limits else self._in_memory[0]
+            entries = queue.entries(offset, max_count, enough)
+        else:
+            entries = queue.entries(offset, most)
         if end is not None:
             entries = entries[: (end - offset) * UNIT]
         if not entries:
@@ -229,8 +242,8 @@ class Lookup:
         # each.
         views = [log.read(first, stop - first) for first, stop in runs]
         pieces = [view for view in views if view is not None]
-        assert offset < offset + scanned <= high, f"{scanned} of {offset} to {high} scanned"
-        following = offset + scanned
+        following = queue.offset_behind(offset, scanned)
+        assert offset < following <= high, f"{scanned} of {offset} to {high} scanned"
         return GetResult(status, following, low, high, pieces, count, last < cached, runs)
 
     def is_cached(self, result: GetResult) -> bool:
@@ -262,15 +275,7 @@ class Lookup:
     def visible_end(self, topic: str, queue_id: int, visible: int) -> int:
         """The queue's end for readers that see no message that ends behind `visible`."""
         queue = self._queues.find(topic, queue_id)
-        if queue is None:
-            return 0
-        low, high = queue.min_offset, queue.max_offset
-        if queue.max_physical <= visible:
-            return high
-        end = queue.first_at_or_after(visible, low, high)
-        assert low <= end <= high, f"{end} is visible of {low} to {high}"
-        last = queue.entry(end - 1)
-        return end if last is None or last[0] + last[1] <= visible else end - 1
+        return 0 if queue is None else queue.visible_end(visible)
 
     def message_at(self, physical: int) -> bytes | None:
         """The frame that begins at `physical`, or None."""

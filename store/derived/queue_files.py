@@ -155,6 +155,8 @@ class QueueFiles:
 
     def create(self, path: str, size: int) -> QueueFile:
         room, spares, mapping = min(FIRST, size), self._spares, None
+        if spares is not None and spares.size != size:  # a file of a queue of batches
+            spares = None
         if spares is not None:
             mapping = spares.take(path)
             spares.want()

@@ -3,6 +3,10 @@
 `next` runs ahead of the queues: the writer hands offsets out at once, reput follows. Directories:
 `consumequeue/<topic>/<queueId>/`; names below a topic that are no numbers are skipped.
 
+A queue is of one of two kinds, and the frames of the log decide of which: an inner batch makes it
+a BatchConsumeQueue, in `batchconsumequeue/`, where other frames count as batches of one message
+(RocketMQ goes by the topic's attribute, with the same result).
+
 The queues of a deleted topic stay in the table without files, because they know where a topic of
 the same name goes on (`tombstones.py`).
 """
@@ -12,9 +16,11 @@ from __future__ import annotations
 import logging
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.kernels import Run
+from saturnmq.store.derived.batchconsumequeue import BatchConsumeQueue, TimeAt, singles
 from saturnmq.store.derived.consumequeue import UNIT, ConsumeQueue
 from saturnmq.store.derived.queue_files import QueueFiles
 from saturnmq.store.derived.tombstones import Tombstone
@@ -25,6 +31,7 @@ from saturnmq.store.reading import number_of
 log = logging.getLogger(__name__)
 
 Key = tuple[str, int]
+Kind = TypeVar("Kind", bound=ConsumeQueue)
 
 
 class QueueTable:
@@ -37,14 +44,24 @@ class QueueTable:
         segment_bytes: int,
         advice: tuple[Advice, ...] = (),
         files: QueueFiles | None = None,
+        *,
+        batch_bytes: int = 13_800_000,
     ) -> None:
         self._disk = disk
         self._files = QueueFiles(disk) if files is None else files
         self._advice = advice
-        self._directory = directory
-        self._segment_bytes = segment_bytes + -segment_bytes % UNIT
-        assert self._segment_bytes > 0, f"files of queues of {segment_bytes} bytes"
-        self._files.keep_spares(directory, self._segment_bytes, is_warm=Advice.WARM in advice)
+        batches = posixpath.join(posixpath.dirname(directory), "batchconsumequeue")
+        self._places = {
+            kind: (place, size + -size % kind.unit)
+            for kind, place, size in (
+                (BatchConsumeQueue, batches, batch_bytes),
+                (ConsumeQueue, directory, segment_bytes),
+            )
+        }
+        assert segment_bytes > 0, f"files of queues of {segment_bytes} bytes"
+        assert batch_bytes > 0, f"files of queues of batches of {batch_bytes} bytes"
+        place, size = self._places[ConsumeQueue]
+        self._files.keep_spares(place, size, is_warm=Advice.WARM in advice)
         self.table: dict[Key, ConsumeQueue] = {}
         self.next: dict[Key, int] = {}
         self.tombstones: Mapping[str, Tombstone] = {}
@@ -58,18 +75,17 @@ class QueueTable:
         """
         damage: list[tuple[Key, SegmentsDamaged]] = []
         self._files.trusted = clean
-        for topic in self._disk.list(self._directory):
-            if not topic.is_dir:
+        for kind, topic, queue_id in self._found():
+            if (topic, queue_id) in self.table:
+                log.error("queue %s/%d is one of batches: its other files go", topic, queue_id)
+                self._disk.remove_tree(self._directory(kind, topic, queue_id))
                 continue
-            for entry in self._disk.list(posixpath.join(self._directory, topic.name)):
-                queue_id = number_of(entry.name, INT32_MAX)
-                if entry.is_dir and queue_id is not None:
-                    queue = self._make(topic.name, queue_id)
-                    queue.is_starting = True
-                    try:
-                        queue.series.load()
-                    except SegmentsDamaged as error:
-                        damage.append(((queue.topic, queue.queue_id), error))
+            queue = self._make(kind, topic, queue_id)
+            queue.is_starting = True
+            try:
+                queue.series.load()
+            except SegmentsDamaged as error:
+                damage.append(((queue.topic, queue.queue_id), error))
         wrong = [error for _, error in damage if isinstance(error, WrongLength)]
         if wrong and len(wrong) == len(self.table):
             raise wrong[0]
@@ -78,6 +94,17 @@ class QueueTable:
             queue = self.table.pop(key)
             queue.close()
             self._disk.remove_tree(queue.series.directory)
+
+    def _found(self) -> Iterator[tuple[type[ConsumeQueue], str, int]]:
+        """The queues that have directories, those of batches first."""
+        for kind, (place, _) in self._places.items():
+            for topic in self._disk.list(place):
+                for entry in (
+                    self._disk.list(posixpath.join(place, topic.name)) if topic.is_dir else ()
+                ):
+                    queue_id = number_of(entry.name, INT32_MAX)
+                    if entry.is_dir and queue_id is not None:
+                        yield kind, topic.name, queue_id
 
     def validate(self, log_end: int) -> None:
         """AssertionError: a queue is not what its key says, leads the log, or has more entries than
@@ -108,12 +135,13 @@ class QueueTable:
         """Blocking, may run beside appends: entries put before are durable then."""
         self._files.flush()
 
-    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def _directory(self, kind: type[ConsumeQueue], topic: str, queue_id: int) -> str:
+        return posixpath.join(self._places[kind][0], topic, str(queue_id))
+
+    def _make(self, kind: type[Kind], topic: str, queue_id: int) -> Kind:
         assert (topic, queue_id) not in self.table, f"{topic}/{queue_id} is there already"
-        directory = posixpath.join(self._directory, topic, str(queue_id))
-        queue = ConsumeQueue(
-            self._disk, directory, self._segment_bytes, topic, queue_id, self._advice, self._files
-        )
+        directory, size = self._directory(kind, topic, queue_id), self._places[kind][1]
+        queue = kind(self._disk, directory, size, topic, queue_id, self._advice, self._files)
         self.table[topic, queue_id] = queue
         if topic in self.tombstones:
             queue.bury(self.tombstones[topic].end, self.tombstones[topic].next.get(queue_id, 0))
@@ -124,7 +152,31 @@ class QueueTable:
         return self.table.get((topic, queue_id))
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        return self.table.get((topic, queue_id)) or self._make(topic, queue_id)
+        return self.table.get((topic, queue_id)) or self._make(ConsumeQueue, topic, queue_id)
+
+    def of_kind(
+        self, kind: type[ConsumeQueue], topic: str, queue_id: int, time_at: TimeAt
+    ) -> ConsumeQueue:
+        """The queue for frames of this kind, which is made if need be: of entries one that has
+        entries, or has batches already; of batches one that has batches."""
+        queue = self.table.get((topic, queue_id))
+        if queue is None:
+            return self._make(kind, topic, queue_id)
+        if type(queue) is kind or (kind is ConsumeQueue and not queue.is_empty):
+            return queue
+        before: list[Run] = []
+        offset = queue.min_offset
+        while kind is not ConsumeQueue and (found := queue.entries(offset, queue.max_offset)):
+            run = topic, queue_id, offset, len(found) // UNIT, bytes(found)
+            before += singles(run, time_at)
+            offset += len(found) // UNIT
+        if queue.series.segments:
+            self._disk.remove_tree(queue.let_go(), durable=False)
+        del self.table[topic, queue_id]
+        made = self._make(kind, topic, queue_id)
+        for _, _, first, _, unit in before:
+            made.append(first, unit)
+        return made
 
     def count_new(self, runs: Iterable[Run]) -> int:
         """The number of these queues for which files must be made."""
@@ -199,9 +251,10 @@ class QueueTable:
                 self._disk.remove_tree(queue.let_go(), durable=False)
                 yield
         left = {queue.topic for queue in self if queue.series.segments}
-        for entry in self._disk.list(self._directory):
-            if entry.is_dir and entry.name in self.tombstones and entry.name not in left:
-                self._disk.remove_tree(posixpath.join(self._directory, entry.name), durable=False)
+        for place, _ in self._places.values():
+            for entry in self._disk.list(place):
+                if entry.is_dir and entry.name in self.tombstones and entry.name not in left:
+                    self._disk.remove_tree(posixpath.join(place, entry.name), durable=False)
 
     def close(self) -> None:
         for queue in self.table.values():

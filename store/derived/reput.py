@@ -10,13 +10,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from saturnmq.protocol.frame import BLANK_BYTES, Frame, decode_frame, size_of
+from saturnmq.protocol.frame import (
+    BLANK_BYTES,
+    FRAME_BYTES_MIN,
+    Frame,
+    decode_frame,
+    size_of,
+    store_timestamp_of,
+)
 from saturnmq.protocol.kernels import Scan, ScanStatus, scan_frames
+from saturnmq.store.derived.batchconsumequeue import TimeAt
 from saturnmq.store.derived.derived import Arrival, Derived
 from saturnmq.store.log.atomic_batches import AtomicBatch, groups_in
 from saturnmq.store.log.commitlog import CommitLog
 from saturnmq.store.log.resync import next_frame
 from saturnmq.store.offsets import PhysicalOffset
+from saturnmq.store.reading import OF_LOG, read
 
 STEP_BYTES = 4 << 20
 NEW_QUEUES = 8  # in a step: the file system takes about a millisecond for the files of each
@@ -33,6 +42,23 @@ class Step:
     messages: int = 0
     arrivals: list[Arrival] = field(default_factory=list)
     groups: list[AtomicBatch] = field(default_factory=list)  # that begin in what the step looked at
+
+
+def times_in(log: CommitLog) -> TimeAt:
+    """The store times of frames that are being dispatched, also by a start, which reads files."""
+
+    def time_at(offset: int) -> int | None:
+        newest = log.newest(offset)
+        if newest is not None:
+            view, base = newest
+            return store_timestamp_of(view[offset - base :][:FRAME_BYTES_MIN])
+        segment = log.series.find(offset)
+        if segment is None:
+            return None
+        at = offset - segment.start
+        return store_timestamp_of(read(segment.file, at, FRAME_BYTES_MIN, OF_LOG))
+
+    return time_at
 
 
 class Reput:
@@ -148,7 +174,7 @@ class Reput:
 
     def _makes_many(self, scan: Scan) -> bool:
         """Whether more new queues get messages than a step may make files for."""
-        runs = scan.runs
+        runs = [*scan.runs, *scan.batches] if scan.batches else scan.runs
         return len(runs) > NEW_QUEUES and self._derived.queues.count_new(runs) > NEW_QUEUES
 
     def _scan(self, view: memoryview, pos: int, end: int, base: int, *, verify_crc: bool) -> Scan:

@@ -35,7 +35,7 @@ class Spares:
         assert most > 0, f"{most} spare files"
         self._rooms = rooms
         self._directory = directory
-        self._size = size
+        self.size = size
         self.room = size if is_warm else room
         self._most = most
         self._is_warm = is_warm
@@ -62,7 +62,7 @@ class Spares:
             self._refused = True
 
     def _make(self) -> SpareFile:
-        spare = self._rooms.disk.make_spare(self._directory, self._size, self.room)
+        spare = self._rooms.disk.make_spare(self._directory, self.size, self.room)
         if self._is_warm:
             try:
                 spare.advise(Advice.WARM)

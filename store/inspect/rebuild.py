@@ -13,6 +13,8 @@ import posixpath
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from saturnmq.protocol.frame import FRAME_BYTES_MIN, store_timestamp_of
+from saturnmq.protocol.frame_reference import BATCH_UNIT
 from saturnmq.store.derived.consumequeue import ENTRY, UNIT
 from saturnmq.store.derived.derived import Derived
 from saturnmq.store.derived.indexfile import Index
@@ -68,7 +70,9 @@ def rebuild(
         lock.release()
 
 
-def is_over(disk: Disk, directory: str, queue_file_bytes: int, log_start: int) -> bool:
+def is_over(
+    disk: Disk, directory: str, queue_file_bytes: int, log_start: int, unit: int = UNIT
+) -> bool:
     """Whether these are sound files of a queue without a message left in a log that begins
     at `log_start`."""
     files = SegmentFiles(disk, directory, queue_file_bytes)
@@ -77,8 +81,8 @@ def is_over(disk: Disk, directory: str, queue_file_bytes: int, log_start: int) -
     newest = files.segments[-1]
     written = files.read(newest.start, newest.size).rstrip(b"\0")
     files.close()
-    at = max(len(written) - 1, 0) // UNIT * UNIT
-    offset, size, _ = ENTRY.unpack_from(written.ljust(at + UNIT, b"\0"), at)
+    at = max(len(written) - 1, 0) // unit * unit
+    offset, size, _ = ENTRY.unpack_from(written.ljust(at + unit, b"\0"), at)
     return bool(size > 0 and 0 <= offset + size <= log_start)
 
 
@@ -99,10 +103,16 @@ class _DirectoryRebuild:
         self._abort = AbortMark(disk, root)
         self._page = Checkpoint.load(disk, root)
         self._derived = Derived(
-            QueueTable(disk, posixpath.join(root, "consumequeue"), sizes.queue_file_bytes),
+            QueueTable(
+                disk,
+                posixpath.join(root, "consumequeue"),
+                sizes.queue_file_bytes,
+                batch_bytes=sizes.batch_file_bytes,
+            ),
             Index(
                 disk, posixpath.join(root, "index"), sizes.index_slots, sizes.index_items, now_ms
             ),
+            time_at=lambda offset: store_timestamp_of(files.read(offset, FRAME_BYTES_MIN)),
         )
         self._built = Rebuilt(root, sizes, log_start=files.start)
 
@@ -141,12 +151,15 @@ class _DirectoryRebuild:
         )
         blank.save(self._disk, self._root)
         self._disk.remove_tree(posixpath.join(self._root, "index"))
-        for topic in directories(self._disk, posixpath.join(self._root, "consumequeue")):
-            for queue in directories(self._disk, topic):
-                if not is_over(
-                    self._disk, queue, self._built.sizes.queue_file_bytes, self._files.start
-                ):
-                    self._disk.remove_tree(queue)
+        sizes, start = self._built.sizes, self._files.start
+        for name, size, unit in (
+            ("consumequeue", sizes.queue_file_bytes, UNIT),
+            ("batchconsumequeue", sizes.batch_file_bytes, BATCH_UNIT.size),
+        ):
+            for topic in directories(self._disk, posixpath.join(self._root, name)):
+                for queue in directories(self._disk, topic):
+                    if not is_over(self._disk, queue, size, start, unit):
+                        self._disk.remove_tree(queue)
 
     def _build(self, reader: LogReader, progress: Progress | None) -> int:
         built = self._built
@@ -159,9 +172,10 @@ class _DirectoryRebuild:
                 continue
             scan = piece.scan
             runs = [run for run in scan.runs if is_queue(run)]
+            batches = [run for run in scan.batches if is_queue(run)]
             group = next(reversed([*groups_in(runs, self._files.read)]), group)
-            built.not_queues += len(scan.runs) - len(runs)
-            self._derived.append(scan._replace(runs=runs), [])
+            built.not_queues += len(scan.runs) - len(runs) + len(scan.batches) - len(batches)
+            self._derived.append(scan._replace(runs=runs, batches=batches), [])
             built.messages += scan.messages
             built.index_items += len(scan.index_items) // 20
             last_store_time = scan.last_store_ts if scan.messages else last_store_time

@@ -17,10 +17,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from saturnmq.protocol.frame import FRAME_BYTES_MIN, store_timestamp_of
 from saturnmq.protocol.frame_reference import Run
 from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.store.derived.batchconsumequeue import place_of, singles
 from saturnmq.store.derived.tombstones import read_tombstones
 from saturnmq.store.disk import Disk
+from saturnmq.store.inspect.verify_batches import BatchChecks
 from saturnmq.store.inspect.verify_index import IndexCheck, IndexSizes
 from saturnmq.store.inspect.verify_queues import QueueChecks
 from saturnmq.store.inspect.verify_report import CERTAIN, Finding, Findings, Trust
@@ -41,10 +44,16 @@ class Sizes:
     queue_file_bytes: int = 0
     index_slots: int = 0
     index_items: int = 0
+    batch_file_bytes: int = 0
 
 
 UNKNOWN = Sizes()
-_DEFAULTS = Sizes(queue_file_bytes=6_000_000, index_slots=5_000_000, index_items=20_000_000)
+_DEFAULTS = Sizes(
+    queue_file_bytes=6_000_000,
+    index_slots=5_000_000,
+    index_items=20_000_000,
+    batch_file_bytes=13_800_000,
+)
 
 
 @dataclass(slots=True)
@@ -107,13 +116,6 @@ def expected_end(files: SegmentFiles) -> int:
 
 def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
     """`sizes` with what the derived files tell, else RocketMQ's defaults."""
-    lengths = Counter(
-        SegmentFiles(disk, queue).segment_bytes
-        for topic in directories(disk, posixpath.join(root, "consumequeue"))
-        for queue in directories(disk, topic)
-    )
-    del lengths[0]
-    queue_file_bytes = max(lengths, key=lengths.__getitem__, default=_DEFAULTS.queue_file_bytes)
     files = [
         entry
         for entry in disk.list(posixpath.join(root, "index"))
@@ -123,10 +125,24 @@ def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
     index = next((size for size in told if size is not None), None)
     return Sizes(
         sizes.segment_bytes,
-        sizes.queue_file_bytes or queue_file_bytes,
+        sizes.queue_file_bytes
+        or _most_usual(disk, posixpath.join(root, "consumequeue"), _DEFAULTS.queue_file_bytes),
         sizes.index_slots or (index.slots if index else _DEFAULTS.index_slots),
         sizes.index_items or (index.items if index else _DEFAULTS.index_items),
+        sizes.batch_file_bytes
+        or _most_usual(disk, posixpath.join(root, "batchconsumequeue"), _DEFAULTS.batch_file_bytes),
     )
+
+
+def _most_usual(disk: Disk, directory: str, default: int) -> int:
+    """The size of most files of the queues in a directory."""
+    lengths = Counter(
+        SegmentFiles(disk, queue).segment_bytes
+        for topic in directories(disk, directory)
+        for queue in directories(disk, topic)
+    )
+    del lengths[0]
+    return max(lengths, key=lengths.__getitem__, default=default)
 
 
 def trust_in(disk: Disk, root: str, files: SegmentFiles, page: Checkpoint) -> Trust:
@@ -227,12 +243,9 @@ class _DirectoryCheck:
             trust,
             self._reader.frame_at,
         )
-        batches = posixpath.join(root, "batchconsumequeue")
-        self._batch_topics = {entry.name for entry in disk.list(batches)}
-        for topic in sorted(self._batch_topics):
-            findings.add(
-                "queue: queues of batches are not checked", f"{batches}/{topic}", 0, note=True
-            )
+        self._batches = BatchChecks(
+            disk, posixpath.join(root, "batchconsumequeue"), findings, trust
+        )
 
     def run(self, progress: Progress | None) -> VerifyReport:
         report, reader = self._report, self._reader
@@ -257,11 +270,13 @@ class _DirectoryCheck:
         self._trust.log_end = reader.end
         self._end_of_log()
         self._queues.finish()
+        self._batches.finish()
         self._index.finish()
         self._checkpoint()
         report.log_start, report.log_end = self._files.start, reader.end
-        report.queues = len(self._queues.table)
+        report.queues = len(self._queues.table) + len(self._batches.table)
         report.queue_entries = sum(check.entries for check in self._queues.table.values())
+        report.queue_entries += sum(check.units for check in self._batches.table.values())
         report.index_files, report.index_items = self._index.files, self._index.items
         self._files.close()
         return report
@@ -274,19 +289,26 @@ class _DirectoryCheck:
                 place = self._files.place(piece.start)
                 self._findings.add("log: store times run backwards", *place, piece.start, note=True)
             self._last_store_time = scan.last_store_ts
-        self._queues.expect(run for run in scan.runs if self._can_be(run, piece))
+        runs = [run for run in scan.runs if self._can_be(run, piece)]
+        self._queues.expect(run for run in runs if run[:2] not in self._batches.table)
+        units = [run for run in scan.batches if run[3] and self._can_be(run, piece)]
+        for run in runs:  # frames that are no inner batches
+            if run[:2] in self._batches.table:
+                units += singles(run, self._time_at)
+        self._batches.expect(sorted(units, key=place_of))
         if self._index.exists:
             self._index.expect(scan.index_items)
 
     def _can_be(self, run: Run, piece: Stretch) -> bool:
         topic, queue_id, first, _, _ = run
-        if topic in self._batch_topics:
-            return False
         if is_queue(run):
             return True
         what = f"log: a frame of topic {topic!r}, queue {queue_id}, queue offset {first} cannot be"
         self._findings.add(what, *self._files.place(piece.start), piece.start)
         return False
+
+    def _time_at(self, offset: int) -> int | None:
+        return store_timestamp_of(self._files.read(offset, FRAME_BYTES_MIN))
 
     def _gap(self, gap: Gap) -> None:
         self._trust.gaps.append((gap.start, gap.end))

@@ -7,10 +7,11 @@ fails that is not known any more: the writer is `failed` from then on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from saturnmq.protocol.frame import (
     BLANK_BYTES,
+    INNER_BATCH,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
     TRANSACTION_ROLLBACK,
@@ -18,7 +19,9 @@ from saturnmq.protocol.frame import (
     own_properties,
     stored_properties_size,
 )
+from saturnmq.protocol.frame_reference import INNER_NUM_MAX
 from saturnmq.protocol.kernels import check_batch, message_size, write_batch, write_message
+from saturnmq.protocol.properties import INNER_BASE, INNER_NUM
 from saturnmq.runtime.errors import (
     FlushDiskTimeout,
     MessageIllegal,
@@ -163,13 +166,20 @@ class Writer:
         body = marker_body(0, document)
         return self.put(PendingMessage(topic, queue_id, body, store_host=store_host))
 
-    def put(self, message: PendingMessage, *, is_copy: bool = False) -> AppendResult:
+    def put(
+        self, message: PendingMessage, *, is_copy: bool = False, inner: int = 0
+    ) -> AppendResult:
         """Append one message; raises a SaturnError when it is refused.
 
         maxMessageSize bounds the body, as RocketMQ 5 has it; topic and properties have limits of
         their own. A copy of a stored message is as long as that was: refused after the limit was
         lowered, it could never be delivered.
+
+        `inner`, if not 0, makes it an inner batch: a frame that stands for so many messages, whose
+        queue offsets follow each other (`protocol/inner_batch.py`).
         """
+        if inner:
+            message = self._inner_batch(message, inner)
         topic = self._topic_bytes(message.topic)
         size = self._frame_size(message, topic, is_copy=is_copy)
         segment, pos = self._room(size)
@@ -183,9 +193,17 @@ class Writer:
         end = self._append(segment, pos, frames)
         assert end == offset + size, f"a frame of {size} bytes at {offset} ends at {end}"
         if in_queue:
-            self._queues.next[key] = queue_offset + 1
+            self._queues.next[key] = queue_offset + (inner or 1)
         self._watermarks.appended = end
-        return AppendResult(offset, end, QueueOffset(queue_offset), 1, store_ts, (size,))
+        return AppendResult(offset, end, QueueOffset(queue_offset), inner or 1, store_ts, (size,))
+
+    def _inner_batch(self, message: PendingMessage, count: int) -> PendingMessage:
+        assert 0 < count <= INNER_NUM_MAX, f"{count} messages in a batch"
+        base = self._queues.next.get((message.topic, message.queue_id), 0)
+        separator = b"" if message.properties[-1:] in (b"", b"\x02") else b"\x02"
+        own = f"{INNER_NUM}\x01{count}\x02{INNER_BASE}\x01{base}\x02".encode()
+        properties = message.properties + separator + own
+        return replace(message, properties=properties, sys_flag=message.sys_flag | INNER_BATCH)
 
     def put_adjacent(self, messages: Sequence[PendingMessage]) -> list[AppendResult]:
         """Append messages of the broker's own in one write, each right behind the one before, with

@@ -18,7 +18,7 @@ TOPICS = {"T"}
 
 
 def entries(topic: str, count: int) -> list[Arrival]:
-    return [Arrival(topic, 0, count, bytes(20 * count))]
+    return [Arrival(topic, 0, count, bytes(20 * count), count)]
 
 
 def test_rates_are_those_of_the_last_ten_sixty_and_six_hundred_seconds() -> None:

@@ -19,7 +19,7 @@ from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, message, new_disk, open_store
 
 QUEUE_FILE = CONFIG.consumequeue_segment_bytes
-SIZES = Sizes(SEGMENT, QUEUE_FILE, CONFIG.index_slots, CONFIG.index_items)
+SIZES = Sizes(SEGMENT, QUEUE_FILE, CONFIG.index_slots, CONFIG.index_items, 13_800_000)
 BODY = bytes(150)
 
 

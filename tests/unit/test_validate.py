@@ -97,7 +97,7 @@ STORE: dict[str, Break] = {
     "a queue leads the log": lambda s: changed(
         s, "_log", SimpleNamespace(end=10, validate=lambda marks: None)
     ),
-    "a queue's ends": lambda s: changed(queue_of(s), "min_offset", 101),
+    "a queue's ends": lambda s: changed(queue_of(s), "_low", 101),
     "a queue's name": lambda s: changed(queue_of(s), "topic", "U"),
     "more entries than offsets": lambda s: entry(s._queues.next, ("T", 0), 99),
     "since": lambda s: changed(queue_of(s), "since", 7),
