@@ -31,6 +31,7 @@ from collections.abc import Awaitable, Callable
 
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
+from saturnmq.broker.commit.inner_batches import check_not_wrapped, is_batched
 from saturnmq.broker.commit.message_types import check_types
 from saturnmq.broker.context import Context, answer, answer_failure
 from saturnmq.broker.exactly_once.sinks import PublishedPartition, Sink, SinkTable
@@ -138,6 +139,12 @@ class StagingService:
         if header.topic.startswith(RETRY_PREFIX):
             raise MessageIllegal(f"a sink cannot write to {header.topic}; name another topic")
         topic, queue_id = self._admission.checked_queue(header.topic, header.queue_id)
+        if is_batched(topic):
+            raise MessageIllegal(
+                f"topic {topic.name} has batches in its queues, which no sink writes: name another "
+                "topic"
+            )
+        check_not_wrapped(topic.name, header.sys_flag)
         if c.config.check_message_types:
             check_types(topic, request.body)
         born_host = self._admission.born_host(endpoint.peer_address)

@@ -65,8 +65,8 @@ class InspectionService:
                 f"{low} to {high - 1}"
             )
         entries: list[dict[str, Any]] = []
+        index, queue = header.index, store.queues()[topic, queue_id]
         while len(entries) < header.count:
-            index = header.index + len(entries)
             found = bytes(store.entries(topic, queue_id, index, header.count - len(entries)))
             if not found:
                 break
@@ -74,6 +74,7 @@ class InspectionService:
                 {"physicOffset": physical, "physicSize": size, "tagsCode": tags, "eval": False}
                 for physical, size, tags in ENTRY.iter_unpack(found)
             )
+            index = queue.offset_behind(index, len(found) // ENTRY.size)
         body: dict[str, Any] = {"queueData": entries, "minQueueIndex": low, "maxQueueIndex": high}
         if header.group is not None:
             document = c.clients.subscription_document(header.group, topic)

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from functools import partial
 
+from saturnmq.broker.commit.inner_batches import is_batched
 from saturnmq.broker.context import Context, answer, answer_failure, cached
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.pull import BYTES_MAX, CODES
@@ -129,6 +130,11 @@ class RangeService:
         self, endpoint: Endpoint, request: Command, header: headers.SplitRangeHeader
     ) -> None:
         topic, first_only = header.topic, header.first_only
+        if is_batched(self._topics.readable(topic)):
+            raise InvalidParameter(
+                f"topic {topic} has batches in its queues, which are not read in ranges: consume "
+                "it, or copy it into a topic with queue.type=SimpleCQ"
+            )
         max_bytes = max(1, header.max_bytes)
         max_rows = max(1, min(header.max_rows, ROWS_MAX))
         rest = _ranges(request)

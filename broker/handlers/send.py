@@ -17,9 +17,18 @@ from collections.abc import Callable, Sequence
 
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
+from saturnmq.broker.commit.inner_batches import (
+    Body,
+    check_not_wrapped,
+    frame_sizes,
+    is_batched,
+    messages_in,
+    messages_of,
+)
 from saturnmq.broker.commit.message_types import check_type, check_types
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
+from saturnmq.broker.tables.attributes import BATCHED, QUEUE_TYPE
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.scheduling import TimerSchedule
 from saturnmq.broker.transactions.halves import prepare
@@ -27,7 +36,7 @@ from saturnmq.protocol import headers
 from saturnmq.protocol.batches import HOST, PartAnswer, decode_parts, encode_answers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.frame import TRANSACTION_MASK
+from saturnmq.protocol.frame import NEED_UNWRAP, TRANSACTION_MASK
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.kernels import batch_ids
 from saturnmq.protocol.properties import find_in_text, without_in_text
@@ -82,15 +91,24 @@ class SendService:
         if not request.body:
             raise MessageIllegal("the message body is empty; send at least one byte")
         is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or header.batch
+        inner = 0
+        if topic.attributes and is_batched(topic):
+            if is_batch:
+                inner = messages_of(request.body, header.sys_flag)
+            else:
+                inner = messages_in(header.properties, request.body, header.sys_flag)
+        else:
+            check_not_wrapped(topic.name, header.sys_flag)
         if self._checks_types:
             if is_batch:
                 check_types(topic, request.body)
             else:
                 check_type(topic, header.properties)
-        if is_batch:
+        if is_batch and not inner:
             self._send_batch(endpoint, request, header, topic, queue_id)
-        else:
-            self._send_single(endpoint, request, header, topic, queue_id)
+            return
+        flags = NEED_UNWRAP if is_batch else 0
+        self._send_single(endpoint, request, header, topic, queue_id, inner=inner, flags=flags)
 
     def _send_single(
         self,
@@ -99,12 +117,19 @@ class SendService:
         header: headers.SendHeader,
         topic: Topic,
         queue_id: int,
+        *,
+        inner: int,
+        flags: int,
     ) -> None:
         text_ = header.properties
         if text_ and text_[-1] != "\x02":
             text_ += "\x02"
         # A popped message that is sent on: Java's consumers would acknowledge by the old handle.
         text_ = without_in_text(text_, "POP_CK\x01")
+        if inner:
+            text_ = without_in_text(without_in_text(text_, "INNER_NUM\x01"), "INNER_BASE\x01")
+        elif "INNER_NUM\x01" in text_:
+            messages_in(text_, request.body, 0)
         wait = _waits(text_)
         unique = find_in_text(text_, "UNIQ_KEY\x01")
         if not unique:
@@ -120,6 +145,11 @@ class SendService:
         if prepared and timed:
             raise MessageIllegal(
                 "a message of a transaction has no time of its own: leave its TIMER properties out"
+            )
+        if inner and (prepared or timed or (delayed and level != "0" and (flags or inner > 1))):
+            raise MessageIllegal(
+                f"topic {name} has batches in its queues ({QUEUE_TYPE}={BATCHED}): send it neither "
+                "messages of transactions nor timed ones, and delayed ones singly"
             )
         text_ += self._added
         if name.startswith(RETRY_PREFIX):
@@ -147,13 +177,14 @@ class SendService:
             body=request.body,
             properties=properties,
             flag=header.user_flag,
-            sys_flag=header.sys_flag & ~TRANSACTION_MASK,
+            sys_flag=header.sys_flag & ~TRANSACTION_MASK | flags,
             born_timestamp=header.born_timestamp or self._c.runtime.now_ms(),
             born_host=self._born_host(endpoint.peer_address),
             store_host=self._c.store_host,
             reconsume_times=reconsume,
         )
-        put = self._c.store.put(message)
+        # A delayed message becomes a batch when it is delivered (`broker/commit/copies.py`).
+        put = self._c.store.put(message, inner=inner if name == topic.name else 0)
         if request.is_oneway:
             self._on_append()
             return
@@ -169,6 +200,10 @@ class SendService:
         )
         if handle:
             reply.ext["recallHandle"] = handle
+        if flags:
+            reply.ext["batchUniqId"] = unique
+            if header.sizes:
+                reply.body = _big_endian(frame_sizes(put))
         self._answer_at(endpoint, reply, put.end_offset, wait=wait)
 
     def _retry_or_dlq(self, queue_id: int, header: headers.SendHeader) -> tuple[str, int]:
@@ -250,23 +285,46 @@ class SendService:
                 _check_batch(topic)
                 if self._checks_types:
                     check_types(topic, body)
-                put = c.store.put_batch(
-                    name,
-                    queue_id,
-                    body,
-                    sys_flag=sys_flag & ~TRANSACTION_MASK,
-                    born_timestamp=born_ms or c.runtime.now_ms(),
-                    born_host=born_host,
-                    store_host=store_host,
-                )
+                flags, born = sys_flag & ~TRANSACTION_MASK, born_ms or c.runtime.now_ms()
+                if topic.attributes and is_batched(topic):
+                    put = self._put_inner(name, queue_id, body, flags, born, born_host)
+                else:
+                    check_not_wrapped(name, sys_flag)
+                    put = c.store.put_batch(
+                        name,
+                        queue_id,
+                        body,
+                        sys_flag=flags,
+                        born_timestamp=born,
+                        born_host=born_host,
+                        store_host=store_host,
+                    )
             except SaturnError as error:
                 answers.append(PartAnswer(error.code, wanted, rest=str(error).encode()))
                 continue
             end = put.end_offset
-            sizes = _big_endian(put.sizes)
+            sizes = _big_endian(frame_sizes(put))
             answers.append(PartAnswer(0, queue_id, put.queue_offset, put.physical_offset, sizes))
         ext = {**self._reply_ext, HOST: self._id_prefix}
         self._answer_at(endpoint, request.reply(0, ext=ext, body=encode_answers(answers)), end)
+
+    def _put_inner(
+        self, name: str, queue_id: int, body: Body, sys_flag: int, born_ms: int, born_host: bytes
+    ) -> AppendResult:
+        """Store a part of SEND_BATCHES as one inner batch."""
+        count = messages_of(body, sys_flag)
+        own = f"UNIQ_KEY\x01{self._unique_ids.next()}\x02{self._added}".encode()
+        message = PendingMessage(
+            topic=name,
+            queue_id=queue_id,
+            body=body,
+            properties=own,
+            sys_flag=sys_flag | NEED_UNWRAP,
+            born_timestamp=born_ms,
+            born_host=born_host,
+            store_host=self._c.store_host,
+        )
+        return self._c.store.put(message, inner=count)
 
     def _batch_message_ids(self, put: AppendResult, *, in_full: bool) -> str:
         """All ids, comma-joined, as in Java. Our own client asks for the first id and the sizes

@@ -40,6 +40,7 @@ from saturnmq.broker.pop.orders import PopOrder, Popped, PoppedRun, attempts_in,
 from saturnmq.broker.pop.rebuilding import replay
 from saturnmq.broker.pop.recorder import PopRecorder
 from saturnmq.broker.pop.shares import PopShares
+from saturnmq.broker.pop.unwrapping import is_there, unwrap
 from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.progress import Mark
 from saturnmq.protocol import properties as names
@@ -251,7 +252,7 @@ class PopService:
         return store.visible_end(place.topic, place.queue_id, self._c.visible)
 
     def _read(self, order: PopOrder, lane: PopLane, offset: int, most: int, room: int) -> GetResult:
-        return self._store.get_message(
+        result = self._store.get_message(
             lane.place.topic,
             lane.place.queue_id,
             offset,
@@ -262,12 +263,14 @@ class PopService:
             correct=not self._c.role.lacks,
             sql=order.sql,
         )
+        return unwrap(result, offset, most, order.codes)
 
     def _at(self, place: LanePlace, offset: int) -> GetResult:
         """The message at one offset, if it is there."""
-        return self._store.get_message(
+        result = self._store.get_message(
             place.topic, place.queue_id, offset, 1, BYTES_MAX, None, self._c.visible
         )
+        return unwrap(result, offset, 1, None)
 
     def _give_new(self, order: PopOrder, popped: Popped, lane: PopLane) -> None:
         """Give out messages from the cursor on."""
@@ -321,7 +324,7 @@ class PopService:
             if popped.pop_ms <= lease.pop_ms:
                 break  # another answer gives it out, with a handle of its own
             result = self._at(lane.place, offset)
-            if not _is_there(result, offset):
+            if not is_there(result, offset):
                 if result.status.name == "OFFSET_OVERFLOW_ONE":
                     break  # it is not visible yet, a moment after a fail-over
                 log.warning("message %d of %s is gone from the log", offset, lane.place)
@@ -440,7 +443,7 @@ class PopService:
         lease = self._held(group, topic, handle)
         lane, offset = lease.lane, handle.offset
         result = self._at(lane.place, offset)
-        if not _is_there(result, offset):
+        if not is_there(result, offset):
             raise NoMessage(f"message {offset} of {lane.place} is gone from the log")
         return self._bury(lane, offset, result.data, lease.attempts + 1).end_offset
 
@@ -493,8 +496,3 @@ class PopService:
         for lane in [lane for at, lane in self.leases.lanes.items() if at.group == group]:
             self._recorder.cursor(lane, records.GONE)
             self.leases.forget(lane)
-
-
-def _is_there(result: GetResult, offset: int) -> bool:
-    """Whether the message at this offset was found, and not one behind it."""
-    return result.status.name == "FOUND" and result.next_begin_offset == offset + 1

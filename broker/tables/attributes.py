@@ -10,7 +10,7 @@ values; RocketMQ answers them with 1, this broker with 29.
 |---|---|---|---|
 | message.type | one of `MESSAGE_TYPES` | yes | `broker/commit/message_types.py` |
 | cleanup.policy | DELETE, COMPACTION | no | COMPACTION is refused |
-| queue.type | SimpleCQ, BatchCQ | no | BatchCQ is refused |
+| queue.type | SimpleCQ, BatchCQ | no | `broker/commit/inner_batches.py` |
 | reserve.time | -1 and above | yes | none: RocketMQ's tiered storage reads it |
 
 | of a group | values | changes later | effect |
@@ -34,6 +34,7 @@ DIGITS_MAX = 20  # of a number of 64 bits, with its sign
 
 CLEANUP_POLICY = "cleanup.policy"
 QUEUE_TYPE = "queue.type"
+BATCHED = "BatchCQ"
 RESERVE_TIME = "reserve.time"
 
 PRIORITY = "PRIORITY"  # a message type of RocketMQ's 5.4
@@ -43,7 +44,6 @@ NOT_KEPT = {
         "this version does not compact topics, and would delete the last value of a key with its "
         "segment (docs/topics.md)"
     ),
-    (QUEUE_TYPE, "BatchCQ"): "this version has one entry a message in every queue",
     (MESSAGE_TYPE, PRIORITY): "this version reads queues without regard to priorities",
 }
 """Values of RocketMQ that promise something that this broker would not keep."""
@@ -74,7 +74,7 @@ _OF_TOPICS = {
         True, _one_of(*MESSAGE_TYPES, PRIORITY), f"one of {', '.join(MESSAGE_TYPES)}"
     ),
     CLEANUP_POLICY: _Attribute(False, _one_of("DELETE", "COMPACTION"), "DELETE"),
-    QUEUE_TYPE: _Attribute(False, _one_of("SimpleCQ", "BatchCQ"), "SimpleCQ"),
+    QUEUE_TYPE: _Attribute(False, _one_of("SimpleCQ", BATCHED), "SimpleCQ or BatchCQ"),
     RESERVE_TIME: _Attribute(True, _is_number(-1, INT64_MAX), "a number from -1 on"),
 }
 
@@ -98,6 +98,8 @@ def changed(
             continue
         if (why := NOT_KEPT.get((name, value))) is not None:
             raise InvalidParameter(f"{owner}: {name}={value} is not supported: {why}")
+        if (name, value) == (QUEUE_TYPE, BATCHED) and "%" in topic:
+            raise InvalidParameter(f"{owner}: retry topics and dead letters have no batches")
         if (name, value) == (MESSAGE_TYPE, MIXED) and not allow_mixed:
             raise InvalidParameter(
                 f"{owner}: MIXED message type is not supported. (enableMixedMessageType of the "
@@ -174,8 +176,8 @@ def _check_removal(owner: str, current: Mapping[str, str] | None, name: str) -> 
 def check_kept(topic: str, attributes: Mapping[str, str]) -> None:
     """NoPermission: the topic has an attribute that this broker would not keep. Priorities are the
     exception: their messages are all there, in another order."""
-    for name in (CLEANUP_POLICY, QUEUE_TYPE):
-        if (why := NOT_KEPT.get((name, attributes.get(name, "")))) is not None:
-            raise NoPermission(
-                f"topic {topic} has {name}={attributes[name]}: {why}; serve it with RocketMQ"
-            )
+    policy = attributes.get(CLEANUP_POLICY, "")
+    if (why := NOT_KEPT.get((CLEANUP_POLICY, policy))) is not None:
+        raise NoPermission(
+            f"topic {topic} has {CLEANUP_POLICY}={policy}: {why}; serve it with RocketMQ"
+        )

@@ -18,6 +18,7 @@ from saturnmq.protocol import properties as names
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import STORED, RequestCode
 from saturnmq.protocol.frame import TRANSACTION_MASK
+from saturnmq.protocol.inner_batch import WRAPPED
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.remoting import Command
@@ -26,6 +27,13 @@ from saturnmq.runtime.errors import RouteNotFound, SaturnError
 log = logging.getLogger(__name__)
 
 TIMEOUT_S = 5.0
+NOT_SENT_BACK = (
+    names.TRAN_MSG,
+    names.CRC32,
+    names.MAX_RECONSUME_TIMES,
+    names.INNER_NUM,
+    names.INNER_BASE,
+)
 FIRST_LEVEL = 3  # as a broker chooses it: ten seconds
 
 
@@ -95,7 +103,7 @@ class SendBack:
         properties.setdefault(names.ORIGIN_MESSAGE_ID, message.offset_message_id)
         properties[names.RECONSUME_TIME] = str(message.reconsume_times + 1)
         properties[names.DELAY] = str(delay_level or FIRST_LEVEL + message.reconsume_times)
-        for name in (names.TRAN_MSG, names.CRC32, names.MAX_RECONSUME_TIMES):
+        for name in NOT_SENT_BACK:
             properties.pop(name, None)
         if self._max:
             properties[names.MAX_RECONSUME_TIMES] = self._max
@@ -106,7 +114,7 @@ class SendBack:
             properties,
             born_ms=self._core.runtime.now_ms(),
             flag=message.flag,
-            sys_flag=message.sys_flag & ~TRANSACTION_MASK,
+            sys_flag=message.sys_flag & ~(TRANSACTION_MASK | WRAPPED),
             deliveries=message.reconsume_times + 1,
             template=topics.AUTO_CREATE_TOPIC,
             template_queues=4,

@@ -54,12 +54,13 @@ CHANGES = [
     ("typed", "+cleanup.policy=DELETE"),
     ("typed", "-queue.type"),
     ("typed", "+message.type=UNSPECIFIED"),
+    ("batched", "+queue.type=BatchCQ"),
+    ("batched", "+queue.type=SimpleCQ"),
     ("odd", "+queue.type=other"),
     ("odd", "+cleanup.policy=delete"),
 ]
 REFUSED_BY_US = [
     ("compacted", "+cleanup.policy=COMPACTION"),
-    ("batched", "+queue.type=BatchCQ"),
     ("prioritized", "+message.type=PRIORITY"),
 ]
 Outcome = tuple[str, str, bool, dict[str, str] | None]

@@ -42,7 +42,6 @@ LEFT_OUT = (
 
 FAILING = {
     "client.consumer.pop.PopOrderlyIT": {"testPopMessageOrderlyThenChangeInvisibleTimeMidMessage"},
-    "client.producer.batch.BatchSendIT": {"testBatchSend_SysInnerBatch"},
     "offset.LagCalculationIT": {"testEstimateLag"},
     "offset.OffsetResetForPopIT": {
         "testResetOffsetThenAckOldForPopOrderly",

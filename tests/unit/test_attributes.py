@@ -67,7 +67,7 @@ def test_a_change_names_what_it_changes_and_keeps_the_rest(
         (None, "+message.type=MIXED", "MIXED message type is not supported"),
         (None, "+message.type=PRIORITY", "without regard to priorities"),
         (None, "+cleanup.policy=COMPACTION", "does not compact topics"),
-        (None, "+queue.type=BatchCQ", "one entry a message"),
+        (None, "+queue.type=BatchedCQ", "'BatchedCQ'; it is SimpleCQ or BatchCQ"),
         ({}, "+cleanup.policy=DELETE", "unchangeable attribute. key: cleanup.policy"),
         ({"queue.type": "SimpleCQ"}, "-queue.type", "unchangeable attribute. key: queue.type"),
         (None, "+reserve.time=soon", "'soon'; it is a number from -1 on"),
@@ -146,7 +146,7 @@ def test_a_static_topic_is_refused_by_name(tmp_path: Path) -> None:
     run(body)
 
 
-@pytest.mark.parametrize("attribute", ["cleanup.policy=COMPACTION", "queue.type=BatchCQ"])
+@pytest.mark.parametrize("attribute", ["cleanup.policy=COMPACTION"])
 def test_a_topic_of_rocketmq_that_would_not_be_kept_is_neither_written_nor_read(
     tmp_path: Path, attribute: str
 ) -> None:
