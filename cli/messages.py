@@ -105,6 +105,14 @@ def produce(
             "--acks", help="Print what became of each line, one JSON object a line, as it comes."
         ),
     ] = False,
+    compression: Annotated[
+        str | None,
+        typer.Option(
+            metavar="zstd",
+            help="Compress batches as a whole, for a topic with queue.type=BatchCQ.",
+            rich_help_panel=SENDING,
+        ),
+    ] = None,
     trace: WriteTraces = False,
     namespace: ClientNamespace = "",
     nameserver: Nameserver = DEFAULT_NAMESERVER,
@@ -127,6 +135,8 @@ def produce(
         fail(f"--transaction {transaction!r}: it ends by {', '.join(ENDS)}")
     if transaction is not None and (waits or one_way):
         fail("a message in a transaction is neither delivered later nor sent one-way")
+    if compression is not None and transaction is not None:
+        fail("a topic of batches takes no messages of transactions: leave --compression out")
     if one_way and acks:
         fail("--one-way asks for no acknowledgement, so --acks has nothing to print")
     form = LineForm(
@@ -141,7 +151,9 @@ def produce(
     )
     if file is not None and not file.is_file():
         fail(f"{file}: no such file")
-    options = {"trace": trace, "namespace": namespace}
+    options: dict[str, Any] = {"trace": trace, "namespace": namespace}
+    if compression is not None:
+        options["compression"] = compression
     producer, send = _sender(addresses(nameserver), group, transaction, one_way, options)
     with contextlib.ExitStack() as stack:
         lines = Lines(stack.enter_context(open(file, "rb")) if file else sys.stdin.buffer)

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frame import HOST_MASK, TRANSACTION_MASK
+from saturnmq.protocol.inner_batch import WRAPPED
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage, encode_properties
+from saturnmq.protocol.properties import INNER_BASE, INNER_NUM
 from saturnmq.protocol.remoting import Command
 
 
@@ -56,14 +58,19 @@ def send_again(
     deliveries: int = 0,
 ) -> Command:
     """The request that sends a received message once more, with these properties. A topic that was
-    deleted meanwhile is not made again."""
+    deleted meanwhile is not made again. A batch stays one (`protocol/inner_batch.py`)."""
+    sys_flag = message.sys_flag & ~(TRANSACTION_MASK | HOST_MASK)
+    left_out = {INNER_BASE}
+    if sys_flag & WRAPPED != WRAPPED:
+        sys_flag &= ~WRAPPED
+        left_out.add(INNER_NUM)
     return single_send(
         queue,
         group,
         message.raw_body,
-        properties,
+        {name: value for name, value in properties.items() if name not in left_out},
         born_ms=message.born_timestamp,
         flag=message.flag,
-        sys_flag=message.sys_flag & ~(TRANSACTION_MASK | HOST_MASK),
+        sys_flag=sys_flag,
         deliveries=deliveries,
     )

@@ -91,7 +91,7 @@ class ProducerEngine:
         self.options = options
         call_on_loop = self.call_on_loop = callers.call_on_loop
         runtime = core.runtime
-        compress_above = options.compress_above
+        compress_above = None if options.compression else options.compress_above
         self._alone_from = options.batch_bytes if compress_above is None else compress_above
         ids = UniqueIds(runtime, core.local_ip, core.pid, salt=runtime.random.getrandbits(32))
         self.accumulator = Accumulator(

@@ -8,6 +8,7 @@ from saturnmq.client.producer.faults import DEFAULT_TABLE, LatencyTable
 from saturnmq.runtime.errors import ConfigError
 
 LINGER_MOST_S = 60.0
+ZIPPED_BYTES_MAX = 2 << 20  # of a batch before it is compressed: it has at most 32,767 messages
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,18 @@ class ProducerOptions:
     linger: float = 0.0005  # seconds that a batch may fill while messages come fast; 0: never
     max_message_bytes: int = 4 << 20
     compress_above: int | None = 4096  # bytes of body; None never compresses
+    compression: str | None = None  # "zstd": of batches as a whole, for topics of batches
     latency_table: LatencyTable = DEFAULT_TABLE
 
     def __post_init__(self) -> None:
         if not 0 <= self.linger <= LINGER_MOST_S:
             raise ConfigError(
                 f"linger is {self.linger:g} s: give 0 to {LINGER_MOST_S:g}; 0 never waits"
+            )
+        if self.compression not in (None, "zstd"):
+            raise ConfigError(f'compression is {self.compression!r}: give "zstd" or None')
+        if self.compression and self.batch_bytes > ZIPPED_BYTES_MAX:
+            raise ConfigError(
+                f"batch_bytes is {self.batch_bytes}: a batch that is compressed as a whole has "
+                f"{ZIPPED_BYTES_MAX} at most"
             )

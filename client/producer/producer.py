@@ -76,6 +76,7 @@ class Producer:
         linger: float = ProducerOptions.linger,
         max_message_bytes: int = ProducerOptions.max_message_bytes,
         compress_above: int | None = ProducerOptions.compress_above,
+        compression: str | None = ProducerOptions.compression,
         latency_table: LatencyTable = ProducerOptions.latency_table,
         trace: Trace = False,
         namespace: str = "",
@@ -98,6 +99,8 @@ class Producer:
         linger: seconds that a batch may fill while messages come fast; 0 is never
         max_message_bytes: largest size of a body; the broker has a limit too, maxMessageSize
         compress_above: bodies from so many bytes on are compressed; None is never
+        compression: "zstd" compresses each batch as a whole: for topics with queue.type=BatchCQ
+            only; compress_above counts for bodies that travel alone
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
         trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
@@ -117,6 +120,7 @@ class Producer:
             linger=linger,
             max_message_bytes=max_message_bytes,
             compress_above=compress_above,
+            compression=compression,
             latency_table=latency_table,
         )
         self.core = core or new_core(nameservers, runtime)

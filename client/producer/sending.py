@@ -41,6 +41,7 @@ from saturnmq.client.producer.lingering import Lingering
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.placing import KeyQueues
 from saturnmq.client.producer.results import STATUS_OF_CODE, SendStatus
+from saturnmq.client.producer.zipping import zipped
 from saturnmq.protocol import checked
 from saturnmq.protocol.batch import SIZES
 from saturnmq.protocol.batches import HOST, decode_answers, encode_parts
@@ -310,7 +311,8 @@ class Sender:
         self._transmit(batch, queue, endpoint)
 
     def _transmit(self, batch: ProducerBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
-        if batch.single or batch.attempts > 1 or batch.bytes > SMALL_BYTES:
+        alone = batch.single or batch.attempts > 1 or self.options.compression is not None
+        if alone or batch.bytes > SMALL_BYTES:
             self._send(batch, queue, endpoint)
         else:
             self._together(self._carriers.load, batch, queue, endpoint)
@@ -418,6 +420,8 @@ class Sender:
             "n": queue.broker_name,
             SIZES: "true",
         }
+        if self.options.compression and not single:
+            return zipped(batch, ext)
         code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
         return Command(int(code), ext, batch.body)
 
@@ -435,9 +439,8 @@ class Sender:
         else:
             self._over(batch, queue, None)
 
-    @staticmethod
     def read_answer(
-        batch: ProducerBatch, queue: MessageQueue, response: Command
+        self, batch: ProducerBatch, queue: MessageQueue, response: Command
     ) -> SaturnError | None:
         """Copy the broker's answer about a stored batch into it, or return why it is not stored."""
         status = STATUS_OF_CODE.get(response.code)
@@ -455,6 +458,8 @@ class Sender:
         batch.first_offset = first
         batch.offset_ids = ext.get("msgId") or ""
         batch.sizes = bytes(response.body)
+        if self.options.compression and not batch.single:
+            batch.sizes = bytes(4 * batch.count)  # all its messages have the place of one frame
         if handle := ext.get("recallHandle"):
             batch.recall_handle = handle
         if queue_id != queue.queue_id:

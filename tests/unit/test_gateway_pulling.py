@@ -12,6 +12,7 @@ from saturnmq.gateway import v2
 from saturnmq.gateway.gateway import Gateway
 from saturnmq.nameserver.gateway_node import NameserverNode
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.codes import RequestCode
 from world_rig import World, run
 
 G = v2.Resource(name="G")
@@ -63,6 +64,28 @@ def test_a_pull_gives_messages_from_an_offset_on_and_the_next_offset() -> None:
         assert ([message.body for message in messages], after) == ([b"0", b"2", b"3"], 4)
         none = v2.FilterExpression(type=v2.FilterType.TAG, expression="X")
         assert await pull(caller, 0, filter_expression=none) == (Code.MESSAGE_NOT_FOUND, [], 4)
+
+    run(body)
+
+
+def test_a_topic_of_batches_gives_single_messages_from_within_a_batch_on() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await served(world)
+        remote = await world.connect(broker.address)
+        ext = {"topic": "B", "readQueueNums": 1, "writeQueueNums": 1}
+        ext |= {"attributes": "+queue.type=BatchCQ,+message.type=NORMAL"}
+        assert (await remote.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+        told = await caller.send(*(caller.message(b"%d" % n, topic="B") for n in range(5)))
+        assert [entry.offset for entry in told.entries] == [0, 1, 2, 3, 4]
+        code, messages, following = await pull(caller, 2, 1000, message_queue=queue(topic="B"))
+        assert (code, [message.body for message in messages]) == (Code.OK, [b"2", b"3", b"4"])
+        assert [message.system_properties.queue_offset for message in messages] == [2, 3, 4]
+        assert following == 5
+        received = await caller.receive("B", most=2)
+        assert received.bodies == [b"0", b"1"]
+        assert (await caller.ack(*received.messages, topic="B")).status.code == Code.OK
+        assert (await caller.receive("B")).bodies == [b"2", b"3", b"4"]
+        broker.validate()
 
     run(body)
 

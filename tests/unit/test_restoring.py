@@ -282,6 +282,21 @@ def test_a_message_carries_what_it_was_stored_with() -> None:
     scripted([], work)
 
 
+@pytest.mark.parametrize(("stored", "again"), [(0xC0 | 0x201, 0xC0 | 0x201), (0x80, 0), (0, 0)])
+def test_a_batch_is_sent_again_as_one_and_a_single_message_of_its_topic_singly(
+    stored: int, again: int
+) -> None:
+    async def work(restore: Restorer, broker: FakeBroker) -> None:
+        numbers = {"INNER_NUM": "3", "INNER_BASE": "70"} if stored else {}
+        await restore.send([item(sys_flag=stored, queue_id=0, properties=numbers)], lambda *_: None)
+        [ext] = [ext for code, ext in broker.requests if code == RequestCode.SEND_MESSAGE_V2]
+        assert int(ext["f"]) == again
+        assert ("INNER_NUM\x013\x02" in ext["i"]) == (again != 0)
+        assert "INNER_BASE" not in ext["i"]
+
+    scripted([], work)
+
+
 def test_a_broker_that_is_away_may_have_what_is_looked_for() -> None:
     async def main() -> None:
         runtime = NativeRuntime()
