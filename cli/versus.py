@@ -128,6 +128,9 @@ def _table() -> Iterator[Line]:
         yield _consume(size, "touch", "consume, touching body, keys, properties,", 2.0)
         yield _consume(size, "poll1", "poll(1)", 1.0)
         yield _consume(size, "poll1000", "poll(1000)", 2.0)
+    zipped = {"work": "send", "call": "records", "size": 1024, "count": COUNTS[1024], "zip": "zstd"}
+    disk = Metric("disk", "B on disk a message", times=1 / 1.1, at_most=True)
+    yield Line("produce, zstd, 1 KiB JSON", zipped, (_rate(2.0), _cpu(), disk), peers=("kafka",))
     yield _single(1, "one synchronous send", _us("p50_us", 50), _us("p99_us", 150))
     yield _single(64, "64 synchronous senders", _rate(3.0))
     sync_flush: dict[str, Any] = {"sync_flush": True}
@@ -158,6 +161,7 @@ class OwnSide:
         master = next(node for node in self._cluster.nodes if node.kind == "master")
         assert master.pid is not None, "it runs"
         self._pids = [master.pid]
+        self._address = master.address
         self._consumed: workloads.Work | None = None
 
     def close(self) -> None:
@@ -175,7 +179,9 @@ class OwnSide:
 
     def _send(self, request: dict[str, Any]) -> Figures:
         work = self._work(request)
+        before = self._log_end()
         figures = self._metered(work.count, lambda: SENDS[request["call"]](work))
+        figures["disk"] = (self._log_end() - before) / work.count
         workloads.check_stored(work.nameservers, work.topic, work.count + workloads.WARM_SENDS)
         return figures
 
@@ -211,7 +217,16 @@ class OwnSide:
     def _work(self, request: dict[str, Any]) -> workloads.Work:
         queues = request.get("queues", workloads.QUEUES)
         servers = self._cluster.nameservers
-        return workloads.Work(servers, request["size"], request["count"], queues=queues)
+        size, count = request["size"], request["count"]
+        zipped = request.get("zip")
+        return workloads.Work(servers, size, count, queues=queues, compression=zipped)
+
+    def _log_end(self) -> int:
+        """The bytes of the log so far."""
+        from saturnmq import Admin
+
+        with Admin(self._cluster.nameservers) as admin:
+            return int(admin.broker_status(self._address)["commitLogMaxOffset"])
 
     def _metered(self, count: int, act: Callable[[], float]) -> Figures:
         before = workloads.processor_s(self._pids)
@@ -227,6 +242,7 @@ SENDS = dict(
         strict=True,
     )
 )
+SENDS["records"] = workloads.sending(workloads.send_records)
 CONSUMES = {
     "many": workloads.CALLS["listen by 1,000"],
     "one": workloads.CALLS["listen one by one"],

@@ -8,7 +8,11 @@ reason.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import json
 import os
+import random
 import struct
 import threading
 import time
@@ -22,6 +26,7 @@ BATCH = 1000
 AHEAD = 100_000  # handles kept before those of the chunk before are looked at
 BATCHES_AHEAD = 16
 WARM_SENDS = 20
+RECORDS = 10_000  # a batch holds fewer: no batch has the same record twice
 WAIT_S = 600.0
 PACED_WAIT_S = 60.0
 SHARES = {"p50_us": 0.5, "p99_us": 0.99, "p999_us": 0.999}
@@ -35,12 +40,20 @@ class Work:
     """The messages of one run on a cluster: their size and number, and their topic."""
 
     def __init__(
-        self, nameservers: Sequence[str], size: int, count: int, *, queues: int = QUEUES
+        self,
+        nameservers: Sequence[str],
+        size: int,
+        count: int,
+        *,
+        queues: int = QUEUES,
+        compression: str | None = None,
     ) -> None:
+        """With `compression` the topic has batches, and its producers compress each as a whole."""
         self.nameservers, self.size, self.count = list(nameservers), size, count
         self.queues = queues
+        self.compression = compression
         self.body = os.urandom(size)
-        self.topic = new_topic(self.nameservers, queues)
+        self.topic = new_topic(self.nameservers, queues, batched=compression is not None)
         self._backlogs: dict[bool, str] = {}
 
     def message(self) -> Any:
@@ -68,13 +81,41 @@ class Work:
         return self._backlogs[keyed]
 
 
-def new_topic(nameservers: list[str], queues: int) -> str:
+def new_topic(nameservers: list[str], queues: int, *, batched: bool = False) -> str:
     from saturnmq import Admin
 
     topic = f"bench-{uuid.uuid4().hex[:12]}"
+    attributes = {"queue.type": "BatchCQ"} if batched else None
     with Admin(nameservers) as admin:
-        admin.create_topic(topic, queues=queues)
+        admin.create_topic(topic, queues=queues, attributes=attributes)
     return topic
+
+
+@functools.cache
+def records(size: int) -> list[bytes]:
+    """Records of a log of requests in JSON, of `size` bytes each, always the same: what compresses
+    in them are names and words, what does not are ids and numbers."""
+    chance = random.Random(size)
+    words = ["".join(chance.choices("etaoinshrdlu", k=chance.randint(2, 9))) for _ in range(400)]
+    found = []
+    for number in range(RECORDS):
+        record = {
+            "time": f"2026-11-26T10:{number // 60 % 60:02}:{number % 60:02}.{number % 1000:03}Z",
+            "level": chance.choice(("info", "info", "info", "warning", "error")),
+            "service": chance.choice(("orders", "payments", "stock", "accounts")),
+            "host": f"node-{chance.randrange(40):02}.example.org",
+            "request": f"{chance.getrandbits(128):032x}",
+            "status": chance.choice((200, 200, 201, 404, 500)),
+            "duration_us": chance.randrange(100, 900_000),
+            "user": chance.randrange(1_000_000),
+            "text": "",
+        }
+        room = size - len(json.dumps(record))
+        text = ""
+        while len(text) < room:
+            text += chance.choice(words) + " "
+        found.append(json.dumps({**record, "text": text[: max(room, 0)]}).encode())
+    return found
 
 
 def check_stored(nameservers: list[str], topic: str, count: int) -> None:
@@ -110,7 +151,9 @@ def sending(act: Callable[[Work, Any], None]) -> Callable[[Work], float]:
     def run(work: Work) -> float:
         from saturnmq import Producer
 
-        with Producer("bench", work.nameservers) as producer:
+        with Producer("bench", work.nameservers, compression=work.compression) as producer:
+            if work.compression:
+                records(work.size)
             for _ in range(WARM_SENDS):  # route, connection, first segment
                 producer.send(work.message())
             start = time.perf_counter()
@@ -138,6 +181,14 @@ def send_flush(work: Work, producer: Any) -> None:
 
     topic, body, send = work.topic, work.body, producer.send_async
     for _ in range(work.count):
+        send(Message(topic, body))
+
+
+def send_records(work: Work, producer: Any) -> None:
+    from saturnmq import Message
+
+    topic, send = work.topic, producer.send_async
+    for body in itertools.islice(itertools.cycle(records(work.size)), work.count):
         send(Message(topic, body))
 
 

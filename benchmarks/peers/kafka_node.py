@@ -100,6 +100,10 @@ class KafkaNode:
             self._process.wait()
         shutil.rmtree(self._home, ignore_errors=True)
 
+    def bytes_of(self, topic: str) -> int:
+        """The bytes of the log of a topic so far."""
+        return sum(path.stat().st_size for path in self._home.glob(f"logs/{topic}-*/*.log"))
+
     def create_topic(self, spark: Any, name: str, partitions: int) -> None:
         """By the client that the session has loaded as a part of the connector."""
         jvm = spark._jvm

@@ -19,6 +19,7 @@ PATIENCE_S = 30.0
 # A line of each, which none of them prints before the last of its messages has come.
 LINES = {
     "broadcasting": "south: apple 3, pear 5, plum 2",
+    "compressed_batches": "read again from 500 to 999",
     "dead_letters": "invoice-2: paid 40 thalers",
     "fifo": "carl: opened, paid in 100, withdrew 30, closed",
     "filters": "by a condition: order 3",

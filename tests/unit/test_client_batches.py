@@ -19,6 +19,7 @@ from saturnmq import (
     Retry,
     SimpleConsumer,
 )
+from saturnmq.cli.main import app
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.protocol.compression import TYPE_SHIFT, ZSTD
 from saturnmq.protocol.frame import NEED_UNWRAP
@@ -26,6 +27,7 @@ from saturnmq.protocol.frame_reference import BATCH_UNIT
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.errors import ConfigError, MessageIllegal
 from served_rig import served
+from typer.testing import CliRunner, Result
 
 QUEUE = MessageQueue("logs", "broker-a", 0)
 COUNT = 500
@@ -165,6 +167,24 @@ def test_a_failed_message_of_a_batch_comes_again_alone(nameserver: str) -> None:
     with consumer:
         found = {seen.get(timeout=60) for _ in range(5)}
     assert found == {(0, 0), (1, 0), (2, 0), (2, 1), (3, 1)}
+
+
+def test_the_command_compresses_the_lines_of_a_topic_of_batches(nameserver: str) -> None:
+    lines = "".join(f"line {number}\n" for number in range(50))
+
+    def produce(topic: str, *more: str) -> Result:
+        command = ["produce", topic, "--compression", "zstd", *more, "--nameserver", nameserver]
+        return CliRunner().invoke(app, command, input=lines)
+
+    assert "50 of 50 messages acknowledged" in produce("logs").stdout
+    assert "takes no inner batches" in produce("plain").stderr
+    assert "leave --compression out" in produce("logs", "--transaction", "commit").stderr
+    with PullConsumer("readers", nameserver) as consumer:
+        consumer.assign([QUEUE])
+        found: list[str] = []
+        while len(found) < 50:
+            found += [bytes(each.body).decode() for each in consumer.poll(10.0)]
+    assert found == lines.splitlines()
 
 
 @pytest.mark.parametrize(

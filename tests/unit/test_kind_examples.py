@@ -24,6 +24,10 @@ OUTPUTS = {
         "invoice-2: no rate for 40 thalers, given up",
         "invoice-2: paid 40 thalers",
     ],
+    "compressed_batches": [
+        "1000 records, the last at offset 999",
+        "read again from 500 to 999",
+    ],
     "one_way": [
         "20.5 degrees",
         "20.7 degrees",
