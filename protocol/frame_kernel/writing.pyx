@@ -312,7 +312,7 @@ cdef void put_batch(uint8_t *p, const uint8_t *body, Fields *f, int *sizes, Chec
         if e.crc != 0 and e.crc != crc & CRC_MASK:
             c.fault = CRC
             c.number = n
-            c.claimed = e.crc
+            c.claimed = <int32_t>e.crc  # as it is on the wire
             c.actual = crc & CRC_MASK
             memset(p, 0, at)
             return

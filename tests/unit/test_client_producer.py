@@ -506,7 +506,7 @@ def test_an_unknown_option_is_refused_by_its_name(producer):
 def test_every_option_is_a_keyword_that_is_explained_and_kept(producer):
     parameters = inspect.signature(producer).parameters
     explained = inspect.getdoc(producer.__init__)
-    given = {"latency_table": ((1.0, 2.0),)}
+    given = {"latency_table": ((1.0, 2.0),), "compression": "zstd"}
     for field in dataclasses.fields(ProducerOptions):
         parameter = parameters[field.name]
         told = (parameter.kind, parameter.annotation, parameter.default)

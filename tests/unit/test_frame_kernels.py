@@ -196,6 +196,16 @@ def test_batches_become_the_same_frames(
         assert (scan.messages, scan.status, scan.next_pos) == (count, "end", 10 + total)
 
 
+@both
+def test_a_batch_with_a_negative_crc_is_refused_with_that_number(k):
+    body = bytearray(encoded([(b"x", b"", 0)], True))
+    body[8:12] = b"\xff" * 4
+    out = bytearray(200)
+    with pytest.raises(MessageIllegal, match="the producer sent -1;"):
+        k.write_batch(body, out, 0, 0, 0, 3, 0, 1, HOST, 2, HOST, 1, b"T", False)
+    assert not any(out)
+
+
 @settings(max_examples=60)
 @given(entries.filter(len), st.data())
 def test_damaged_bytes_get_the_same_verdict(items, data):
