@@ -109,6 +109,23 @@ def rust_program(source: Path) -> Path:
     return made_once(_name_of_program(source), build)
 
 
+def cpp_program(source: Path) -> Path:
+    """The program of this file, built with RocketMQ's C++ client, which no registry has: the
+    directory `SATURNMQ_CPP_CLIENT` must have its `include/` and `lib/librocketmq.so`."""
+    home = os.environ.get("SATURNMQ_CPP_CLIENT")
+    if not home:
+        pytest.skip("SATURNMQ_CPP_CLIENT does not say where RocketMQ's C++ client is installed")
+    library = Path(home) / "lib"
+    digest = hashlib.sha256(source.read_bytes() + home.encode()).hexdigest()[:16]
+
+    def build(place: Path) -> None:
+        command = ["g++", "-std=c++17", "-O1", f"-I{home}/include", str(source), "-o", str(place)]
+        command += [f"-L{library}", "-lrocketmq", "-lpthread", f"-Wl,-rpath,{library}"]
+        run_or_skip(command, "a program of RocketMQ's C++ client", BUILD_S)
+
+    return made_once(f"{source.stem}-cpp-{digest}", build)
+
+
 def _name_of_program(source: Path) -> str:
     """The name of its directory with a digest of its files."""
     files = sorted(path for path in source.rglob("*") if path.is_file())

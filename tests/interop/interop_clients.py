@@ -1,4 +1,4 @@
-"""Programs over RocketMQ's clients, in Java, Go, Node and Rust, told by lines. Each line is
+"""Programs over RocketMQ's clients, in Java, Go, Node, Rust and C++, told by lines. Each line is
 answered by one that begins with "> ": the clients print lines of their own. An answer has a
 deadline."""
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from interop_cache import go_program, rust_program
+from interop_cache import cpp_program, go_program, rust_program
 from interop_nodes import java_command
 from saturnmq.aio import Admin
 from saturnmq.protocol import fastjson
@@ -131,6 +131,11 @@ def go_client(directory: str = "goclient") -> str:
 def rust_client(directory: str = "grpcrust") -> str:
     """The built program of this directory; skips where it cannot be built."""
     return str(rust_program(Path(__file__).parent / directory))
+
+
+def cpp_client(name: str = "GrpcClient.cpp") -> str:
+    """The built program of this file; skips where it cannot be built."""
+    return str(cpp_program(Path(__file__).with_name(name)))
 
 
 @contextmanager
