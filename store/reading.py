@@ -1,15 +1,17 @@
 """Reads of a start: with read(), because behind a mapping a bad sector would be a SIGBUS. One that
 fails is a StoreDamaged that names the file, the place and what an operator can do. And which names
-of files are numbers.
+of files are numbers, and those of which directories are queues.
 """
 
 from __future__ import annotations
 
 import errno
+import posixpath
+from collections.abc import Iterator
 
-from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.checked import INT32_MAX, INT64_MAX
 from saturnmq.runtime.errors import StoreDamaged
-from saturnmq.store.disk import ReadFile
+from saturnmq.store.disk import Disk, ReadFile
 
 _DIGITS = 20  # of the name of a segment
 OF_LOG = "replace the disk and copy the directory from a slave, or set this file aside"
@@ -48,3 +50,14 @@ def number_of(name: str, most: int = INT64_MAX) -> int | None:
         return None
     number = int(name)
     return number if number <= most else None
+
+
+def queues_in(disk: Disk, directory: str) -> Iterator[tuple[str, int]]:
+    """The queues, by topic and number, that have directories in `directory`; names below a topic
+    that are no numbers are skipped."""
+    for topic in disk.list(directory):
+        if topic.is_dir:
+            for entry in disk.list(posixpath.join(directory, topic.name)):
+                queue_id = number_of(entry.name, INT32_MAX)
+                if entry.is_dir and queue_id is not None:
+                    yield topic.name, queue_id

@@ -26,7 +26,6 @@ from saturnmq.store.derived.consumequeue import (
     ConsumeQueue,
     FrameCheck,
 )
-from saturnmq.store.log.segments import Segment
 
 _BASE_AT, _COUNT_AT, _COUNT_END = 28, 36, 38
 _TAIL = b"\xff" * 4 + bytes(4)
@@ -110,19 +109,6 @@ class BatchConsumeQueue(ConsumeQueue):
         self._stretch = None
         self._write(self._high, entries)
         return entries[:UNIT]
-
-    def _write(self, slot: int, units: bytes) -> list[Segment]:
-        """Write these units from `slot` on, the last of the queue; the files that they are in."""
-        pos, touched = slot * self.unit, []
-        while units:
-            segment = self._segment(pos)
-            part = units[: segment.end - pos]
-            segment.file.write(pos - segment.start, part)
-            units = units[len(part) :]
-            pos += len(part)
-            touched.append(segment)
-        self._high = pos // self.unit
-        return touched
 
     def restore(self, first: int, entries: bytes) -> int:
         """Blocking: put a unit where it belongs, also between others, durably; how many messages

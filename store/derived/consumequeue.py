@@ -165,16 +165,21 @@ class ConsumeQueue:
         if not self.series.segments or first > self._high:
             self._fill_to(first)
         entries = entries[(self._high - first) * UNIT :]
-        pos = self._high * UNIT
-        left = entries
-        while left:
-            segment = self._segment(pos)
-            part = left[: segment.end - pos]
-            segment.file.write(pos - segment.start, part)
-            left = left[len(part) :]
-            pos += len(part)
-        self._high = pos // UNIT
+        self._write(self._high, entries)
         return entries
+
+    def _write(self, slot: int, slots: bytes) -> list[Segment]:
+        """Write these from `slot` on, the last of the queue; the files that they are in."""
+        pos, touched = slot * self.unit, []
+        while slots:
+            segment = self._segment(pos)
+            part = slots[: segment.end - pos]
+            segment.file.write(pos - segment.start, part)
+            slots = slots[len(part) :]
+            pos += len(part)
+            touched.append(segment)
+        self._high = pos // self.unit
+        return touched
 
     def restore(self, first: int, entries: bytes) -> int:
         """Blocking: put these entries where a gap left their places empty, durably; how many are in

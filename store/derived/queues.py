@@ -18,7 +18,6 @@ import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.kernels import Run
 from saturnmq.store.derived.batchconsumequeue import BatchConsumeQueue, TimeAt, singles
 from saturnmq.store.derived.consumequeue import UNIT, ConsumeQueue
@@ -26,7 +25,7 @@ from saturnmq.store.derived.queue_files import QueueFiles
 from saturnmq.store.derived.tombstones import Tombstone
 from saturnmq.store.disk import Advice, Disk
 from saturnmq.store.log.segments import SegmentsDamaged, WrongLength
-from saturnmq.store.reading import number_of
+from saturnmq.store.reading import queues_in
 
 log = logging.getLogger(__name__)
 
@@ -98,13 +97,8 @@ class QueueTable:
     def _found(self) -> Iterator[tuple[type[ConsumeQueue], str, int]]:
         """The queues that have directories, those of batches first."""
         for kind, (place, _) in self._places.items():
-            for topic in self._disk.list(place):
-                for entry in (
-                    self._disk.list(posixpath.join(place, topic.name)) if topic.is_dir else ()
-                ):
-                    queue_id = number_of(entry.name, INT32_MAX)
-                    if entry.is_dir and queue_id is not None:
-                        yield kind, topic.name, queue_id
+            for topic, queue_id in queues_in(self._disk, place):
+                yield kind, topic, queue_id
 
     def validate(self, log_end: int) -> None:
         """AssertionError: a queue is not what its key says, leads the log, or has more entries than

@@ -9,12 +9,11 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Iterator
 
-from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.frame_reference import BATCH_UNIT, Run
 from saturnmq.store.disk import Disk
 from saturnmq.store.inspect.verify_report import Findings, Trust
 from saturnmq.store.log.log_files import SegmentFiles
-from saturnmq.store.reading import number_of
+from saturnmq.store.reading import queues_in
 
 _UNIT = BATCH_UNIT.size
 _READ = _UNIT * 1024
@@ -94,11 +93,8 @@ class BatchChecks:
         self._findings = findings
         self._trust = trust
         self.table: dict[tuple[str, int], BatchCheck] = {}
-        for topic in disk.list(directory):
-            for queue in disk.list(posixpath.join(directory, topic.name)) if topic.is_dir else ():
-                queue_id = number_of(queue.name, INT32_MAX)
-                if queue.is_dir and queue_id is not None:
-                    self._make(topic.name, queue_id)
+        for topic, queue_id in queues_in(disk, directory):
+            self._make(topic, queue_id)
 
     def _make(self, topic: str, queue_id: int) -> BatchCheck:
         files = SegmentFiles(self._disk, posixpath.join(self._directory, topic, str(queue_id)))

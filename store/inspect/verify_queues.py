@@ -10,14 +10,13 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 
-from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.frame_reference import SCHEDULE_TOPIC, Run
 from saturnmq.store.derived.consumequeue import ENTRY, FILLER, UNIT
 from saturnmq.store.derived.tombstones import without_deleted
 from saturnmq.store.disk import Disk
 from saturnmq.store.inspect.verify_report import Findings, Trust
 from saturnmq.store.log.log_files import SegmentFiles
-from saturnmq.store.reading import number_of
+from saturnmq.store.reading import queues_in
 
 _CHUNK = 64 << 10
 _HASH_MIN = -(1 << 31)  # a tags code below is an address in RocketMQ's ConsumeQueueExt
@@ -203,12 +202,8 @@ class QueueChecks:
         self._findings = findings
         self._trust = trust
         self.table: dict[tuple[str, int], QueueCheck] = {}
-        for topic in disk.list(directory):
-            if topic.is_dir:
-                for queue in disk.list(posixpath.join(directory, topic.name)):
-                    queue_id = number_of(queue.name, INT32_MAX)
-                    if queue.is_dir and queue_id is not None:
-                        self._make(topic.name, queue_id)
+        for topic, queue_id in queues_in(disk, directory):
+            self._make(topic, queue_id)
 
     def _make(self, topic: str, queue_id: int) -> QueueCheck:
         directory = posixpath.join(self._directory, topic, str(queue_id))
