@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.frame import HOST_MASK, TRANSACTION_MASK
-from saturnmq.protocol.inner_batch import WRAPPED
+from saturnmq.protocol.frame import HOST_MASK, TRANSACTION_MASK, WRAPPED
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage, encode_properties
 from saturnmq.protocol.properties import INNER_BASE, INNER_NUM
 from saturnmq.protocol.remoting import Command

@@ -23,7 +23,7 @@ from saturnmq.gateway.settings import BATCH
 from saturnmq.gateway.topics import Directory
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode, ResponseCode
-from saturnmq.protocol.inner_batch import is_wrapped, unwrapped
+from saturnmq.protocol.inner_batch import unwrapped
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime
@@ -103,9 +103,7 @@ class Pulling:
         )
         if reply.code and reply.code not in _NOTHING:
             raise error_for(reply.code, reply.remark)
-        body = bytes(reply.body) if not reply.code else b""
-        if is_wrapped(body):
-            body = unwrapped(body, request.offset)
+        body = unwrapped(bytes(reply.body), request.offset) if not reply.code else b""
         with client.holding(len(body), "messages that are delivered"):
             found = [
                 message

@@ -48,6 +48,7 @@ BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
 HOST_MASK = BORN_HOST_V6 | STORE_HOST_V6
 NEED_UNWRAP, INNER_BATCH = 0x40, 0x80  # of a frame that holds a batch: `inner_batch.py`
+WRAPPED = INNER_BATCH | NEED_UNWRAP
 
 HEAD = struct.Struct(">iIiiiqqiq")  # TOTALSIZE .. BORNTIMESTAMP
 TAIL = struct.Struct(">iqi")  # RECONSUMETIMES, PREPAREDTRANSACTIONOFFSET, body length

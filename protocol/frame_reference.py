@@ -14,11 +14,14 @@ from typing import NamedTuple
 
 from saturnmq.protocol.batch import crc_differs, iterate_batch, properties_with_zeros
 from saturnmq.protocol.frame import (
+    FRAME_BYTES_MIN,
     INNER_BATCH,
+    SYS_FLAG_AT,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_NONE,
     TRANSACTION_ROLLBACK,
+    WRAPPED,
     Blank,
     Damage,
     End,
@@ -29,6 +32,7 @@ from saturnmq.protocol.frame import (
     encode_frame,
     is_torn,
     own_properties,
+    size_of,
 )
 from saturnmq.protocol.jhash import index_hash, tags_code
 from saturnmq.protocol.properties import INNER_BASE, INNER_NUM
@@ -259,6 +263,20 @@ def scan_frames(
         messages,
         batches,
     )
+
+
+def has_wrapped(frames: Buffer) -> bool:
+    """Whether one of these whole frames holds a batch of messages. The search ends with what is no
+    frame."""
+    pos, end = 0, len(frames)
+    while pos + FRAME_BYTES_MIN <= end:
+        if frames[pos + SYS_FLAG_AT + 3] & WRAPPED == WRAPPED:
+            return True
+        size = size_of(frames, pos)
+        if not FRAME_BYTES_MIN <= size <= end - pos:
+            return False
+        pos += size
+    return False
 
 
 def batch_run(frame: Frame) -> Run:

@@ -15,22 +15,18 @@ from __future__ import annotations
 from saturnmq.protocol.compression import COMPRESSED_FLAG, TYPE_MASK, decompress
 from saturnmq.protocol.frame import (
     BORN_HOST_V6,
-    FRAME_BYTES_MIN,
-    INNER_BATCH,
-    NEED_UNWRAP,
     OFFSET,
     PHYSICAL_OFFSET_AT,
     STORE_HOST_V6,
-    SYS_FLAG_AT,
+    WRAPPED,
     Frame,
     decode_frame,
 )
 from saturnmq.protocol.frame_reference import INNER_NUM_MAX, Buffer
-from saturnmq.protocol.kernels import check_batch, write_batch
+from saturnmq.protocol.kernels import check_batch, has_wrapped, write_batch
 from saturnmq.protocol.properties import INNER_BASE, INNER_NUM
 from saturnmq.runtime.errors import MessageIllegal
 
-WRAPPED = INNER_BATCH | NEED_UNWRAP
 _OWN = WRAPPED | COMPRESSED_FLAG | TYPE_MASK  # flags of the frame, not of its messages
 
 
@@ -45,21 +41,15 @@ def count_in(body: Buffer) -> int:
     return count
 
 
-def is_wrapped(frames: Buffer) -> bool:
-    """Whether the first of these frames holds a batch. The frames of a queue that has batches all
-    do, but for single messages."""
-    if len(frames) < FRAME_BYTES_MIN:
-        return False
-    return frames[SYS_FLAG_AT + 3] & INNER_BATCH != 0
-
-
-def unwrapped(frames: Buffer, first: int) -> bytes:
+def unwrapped(frames: Buffer, first: int) -> Buffer:
     """These whole frames, of which those with batches give way to frames of the messages in them,
-    without messages before queue offset `first`.
+    without messages before queue offset `first`. Frames without a batch are returned as they are.
 
     The new frames have the place in the log of the old one. A batch that is not what its frame
     says stays as it is: nobody can read it, but those behind it.
     """
+    if not has_wrapped(frames):
+        return frames
     view, pos = memoryview(frames), 0
     out = bytearray()
     while pos < len(view):

@@ -35,6 +35,7 @@ if TYPE_CHECKING or not COMPILED:
     write_batch = _reference.write_batch
     write_message = _reference.write_message
     scan_frames = _reference.scan_frames
+    has_wrapped = _reference.has_wrapped
     batch_ids = _ids.batch_ids
     Message = _sent.Message
     ReceivedMessage = _received.ReceivedMessage
@@ -47,6 +48,7 @@ else:
     write_batch = _kernel.write_batch
     write_message = _kernel.write_message
     scan_frames = _kernel.scan_frames
+    has_wrapped = _kernel.has_wrapped
     batch_ids = _kernel.batch_ids
     Message = _kernel.Message
     ReceivedMessage = _kernel.ReceivedMessage
@@ -65,6 +67,7 @@ __all__ = [
     "check_batch",
     "crc32",
     "decode_frames",
+    "has_wrapped",
     "message_size",
     "put_batch_item",
     "scan_frames",

@@ -9,8 +9,7 @@ from saturnmq.broker.commit.inner_batches import is_batched
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.frame import TRANSACTION_MASK
-from saturnmq.protocol.inner_batch import WRAPPED
+from saturnmq.protocol.frame import TRANSACTION_MASK, WRAPPED
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.properties import encode_properties
 from saturnmq.store.message_store import AppendResult, PendingMessage

@@ -24,7 +24,7 @@ from saturnmq.broker.tables.topics import WRITE
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.inner_batch import is_wrapped, unwrapped
+from saturnmq.protocol.inner_batch import unwrapped
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import dlq_topic, retry_topic
@@ -67,7 +67,7 @@ class RetryService:
         if frame is None:
             raise SystemError_(f"look message by offset failed, {offset}")
         told = header.origin_message_id
-        found = decode_frames(unwrapped(frame, 0) if is_wrapped(frame) else frame, True)
+        found = decode_frames(unwrapped(frame, 0), True)
         message = next((each for each in found if each.message_id == told), found[0])
         if told and told not in (message.message_id, message.offset_message_id):
             raise SystemError_(

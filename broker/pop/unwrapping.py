@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from saturnmq.broker.pop.orders import split
 from saturnmq.protocol.frame import QUEUE_OFFSET_AT
-from saturnmq.protocol.inner_batch import is_wrapped, unwrapped
+from saturnmq.protocol.inner_batch import unwrapped
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.store.message_store import GetResult, GetStatus
@@ -18,11 +18,11 @@ from saturnmq.store.message_store import GetResult, GetStatus
 
 def unwrap(result: GetResult, first: int, most: int, codes: frozenset[int] | None) -> GetResult:
     """A result that was read from queue offset `first` on, with single messages."""
-    if not result.pieces or not is_wrapped(result.pieces[0]):
+    if not result.of_batches:
         return result
     found: list[memoryview] = []
     following = result.next_begin_offset
-    for frame in split(unwrapped(result.data, first)):
+    for frame in split(bytes(unwrapped(result.data, first))):
         offset = int.from_bytes(frame[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8], "big")
         if len(found) == most:
             following = offset

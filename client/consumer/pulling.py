@@ -28,7 +28,7 @@ from saturnmq.protocol.codes import (
     ResponseCode,
 )
 from saturnmq.protocol.epochs import term_in
-from saturnmq.protocol.inner_batch import is_wrapped, unwrapped
+from saturnmq.protocol.inner_batch import unwrapped
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.remoting import Command
@@ -316,10 +316,7 @@ class Puller:
         elif answer.code == OFFSET_MOVED:
             pulled.moved, pulled.by_order = True, answer.remark == "OFFSET_RESET"
         elif answer.code == FOUND:
-            body = answer.body
-            if is_wrapped(body):
-                body = unwrapped(body, offset)
-            pulled.messages = self._decode(queue, body)
+            pulled.messages = self._decode(queue, unwrapped(answer.body, offset))
         return pulled
 
     def _slave_misleads(self, queue: MessageQueue, offset: int, pulled: Pulled) -> bool:

@@ -17,8 +17,7 @@ from saturnmq.client.single_send import single_send
 from saturnmq.protocol import properties as names
 from saturnmq.protocol import topics
 from saturnmq.protocol.codes import STORED, RequestCode
-from saturnmq.protocol.frame import TRANSACTION_MASK
-from saturnmq.protocol.inner_batch import WRAPPED
+from saturnmq.protocol.frame import TRANSACTION_MASK, WRAPPED
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.remoting import Command

@@ -9,7 +9,7 @@ from __future__ import annotations
 from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.compression import ZSTD, compress, sys_flag_of
-from saturnmq.protocol.inner_batch import WRAPPED
+from saturnmq.protocol.frame import WRAPPED
 from saturnmq.protocol.properties import INNER_NUM
 from saturnmq.protocol.remoting import Command
 

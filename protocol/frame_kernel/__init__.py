@@ -25,6 +25,7 @@ from saturnmq.protocol.frame_kernel.scanning import (
     crc32,
     crc32_joined,
     crc32_portable,
+    has_wrapped,
     scan_frames,
 )
 from saturnmq.protocol.frame_kernel.sending import Message, put_batch_item
@@ -46,6 +47,7 @@ __all__ = [
     "crc32_joined",
     "crc32_portable",
     "decode_frames",
+    "has_wrapped",
     "put_batch_item",
     "scan_frames",
     "write_batch",

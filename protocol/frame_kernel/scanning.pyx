@@ -55,6 +55,7 @@ cdef enum:
     TRANSACTION_ROLLBACK = 0xC
     UNKNOWN_LEVEL_DELAY_MS = 1000
     INNER_BATCH = 0x80
+    WRAPPED = 0xC0
 
 saturnmq_crc32_setup()
 CRC_HARDWARE = bool(saturnmq_crc32_is_hardware())
@@ -220,6 +221,33 @@ cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify)
     while pos < size and parse(start + pos, size - pos, verify, &f) == FRAME:
         pos += f.size
     return pos
+
+
+cdef bint wraps(const uint8_t *p, Py_ssize_t left) noexcept nogil:
+    cdef Py_ssize_t size
+    while left >= FRAME_BYTES_MIN:
+        if get32(p + 36) & WRAPPED == WRAPPED:
+            return True
+        size = <int32_t>get32(p)
+        if size < FRAME_BYTES_MIN or size > left:
+            return False
+        p += size
+        left -= size
+    return False
+
+
+def has_wrapped(frames):
+    """`frame_reference.has_wrapped`."""
+    cdef Bytes b
+    cdef bint found
+    hold(frames, &b)
+    if b.size >= LONG_BYTES:
+        with nogil:
+            found = wraps(b.at, b.size)
+    else:
+        found = wraps(b.at, b.size)
+    release(&b)
+    return found
 
 
 # --- a stretch of the log ---------------------------------------------------------------------------

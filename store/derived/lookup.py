@@ -69,6 +69,7 @@ class GetResult:
     count: int = 0
     suggest_slave: bool = False
     runs: Sequence[Range] = ()  # the places of the pieces in the log
+    of_batches: bool = False  # the queue's frames may hold many messages: protocol/inner_batch.py
 
     @property
     def data(self) -> bytes:
@@ -244,7 +245,8 @@ class Lookup:
         pieces = [view for view in views if view is not None]
         following = queue.offset_behind(offset, scanned)
         assert offset < following <= high, f"{scanned} of {offset} to {high} scanned"
-        return GetResult(status, following, low, high, pieces, count, last < cached, runs)
+        batches = isinstance(queue, BatchConsumeQueue)
+        return GetResult(status, following, low, high, pieces, count, last < cached, runs, batches)
 
     def is_cached(self, result: GetResult) -> bool:
         """Whether the pieces of a result can be sent without waiting for the disk. Recently written

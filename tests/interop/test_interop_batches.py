@@ -18,9 +18,8 @@ from saturnmq.cli.free_ports import free_block
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.compression import ZSTD, compress, sys_flag_of
 from saturnmq.protocol.endpoint import connect
-from saturnmq.protocol.frame import INNER_BATCH, NEED_UNWRAP, Frame, decode_frame
+from saturnmq.protocol.frame import INNER_BATCH, NEED_UNWRAP, WRAPPED, Frame, decode_frame
 from saturnmq.protocol.frame_reference import BATCH_UNIT
-from saturnmq.protocol.inner_batch import WRAPPED
 from saturnmq.protocol.jhash import tags_code
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
@@ -177,8 +176,10 @@ def test_clients_of_both_makes_write_and_read_batches_at_both_brokers(
     assert told("read", "0", "0") == [*lines(0, 400), "400"]
     assert told("read", "0", "5") == [*lines(4, 400), "400"]
     assert read_by_ours(nameserver, 0, 400) == lines(0, 400)
+    # RocketMQ's broker begins this reply with a message that is in no batch.
+    assert read_by_ours(nameserver, 3, 400) == lines(3, 400)
     assert read_by_ours(nameserver, 5, 400) == lines(5, 400)
-    figures["messages of batches read"] += 1_591
+    figures["messages of batches read"] += 1_988
     node.stop()
 
 

@@ -12,10 +12,10 @@ from saturnmq.drills.sim.disk import PowerCutOdds, SimDisk
 from saturnmq.protocol import kernels
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.compression import ZSTD, compress, sys_flag_of
-from saturnmq.protocol.frame import INNER_BATCH, NEED_UNWRAP, Frame, decode_frame
+from saturnmq.protocol.frame import INNER_BATCH, NEED_UNWRAP, WRAPPED, Frame, decode_frame
 from saturnmq.protocol.frame_reference import BATCH_UNIT, INNER_NUM_MAX
 from saturnmq.protocol.frame_reference import scan_frames as scan_reference
-from saturnmq.protocol.inner_batch import WRAPPED, count_in, is_wrapped, unwrapped
+from saturnmq.protocol.inner_batch import count_in, unwrapped
 from saturnmq.protocol.sql92 import compiled
 from saturnmq.runtime.errors import InvalidParameter, MessageIllegal
 from saturnmq.store.derived.batchconsumequeue import BatchConsumeQueue
@@ -486,7 +486,7 @@ def test_a_batch_that_is_not_what_it_says_stays_one_message():
         store.put(PendingMessage("B", 0, body, sys_flag=flags), inner=count)
     dispatch(store)
     data = store.get_message("B", 0, 0, 32).data
-    assert is_wrapped(data)
+    assert kernels.has_wrapped(data)
     plain = unwrapped(data, 0)
     frames, at = [], 0
     while at < len(plain):

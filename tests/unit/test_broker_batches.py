@@ -14,11 +14,12 @@ from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.batches import BatchPart, decode_answers, encode_parts
 from saturnmq.protocol.codes import RequestCode as Code
 from saturnmq.protocol.compression import ZSTD, compress, sys_flag_of
-from saturnmq.protocol.frame import INNER_BATCH, NEED_UNWRAP
-from saturnmq.protocol.inner_batch import WRAPPED, is_wrapped, unwrapped
+from saturnmq.protocol.frame import INNER_BATCH, NEED_UNWRAP, WRAPPED
+from saturnmq.protocol.inner_batch import unwrapped
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.native import NativeRuntime
+from saturnmq.store.message_store import PendingMessage
 from world_rig import Remote, World, run
 
 FIELDS = {"a": "P", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
@@ -64,12 +65,29 @@ async def world(it: World) -> tuple[Broker, Remote]:
 
 def read(reply: Command, first: int = 0) -> list[tuple[int, bytes]]:
     body = bytes(reply.body)
-    found = decode_frames(unwrapped(body, first) if is_wrapped(body) else body, True)
+    found = decode_frames(unwrapped(body, first), True)
     return [(message.queue_offset, message.body) for message in found]
 
 
 def numbers(*ranges: tuple[int, int]) -> list[tuple[int, bytes]]:
     return [(n, b"%d" % n) for first, end in ranges for n in range(first, end)]
+
+
+def mixed(broker: Broker) -> None:
+    """A queue as RocketMQ fills it: single messages are plain frames, of which the first has no
+    tag. They lie before, between and behind batches."""
+    tags = {0: b"", 4: b"\x02TAGS\x01t0", 9: b"\x02TAGS\x01t1"}
+    zipped_body = compress(packed(5, 4), ZSTD, 3)
+    for first, count, body, flags in (
+        (0, 0, b"0", 0),
+        (1, 3, packed(1, 3), NEED_UNWRAP),
+        (4, 0, b"4", 0),
+        (5, 4, zipped_body, NEED_UNWRAP | sys_flag_of(ZSTD)),
+        (9, 0, b"9", 0),
+    ):
+        properties = b"UNIQ_KEY\x01U%d%b" % (first, tags.get(first, b""))
+        message = PendingMessage("B", 0, body, properties, sys_flag=flags)
+        assert broker.store.put(message, inner=count).queue_offset == first
 
 
 async def settled(it: World, broker: Broker) -> None:
@@ -238,6 +256,21 @@ def test_the_entries_of_a_queue_are_those_of_its_units() -> None:
     run(body)
 
 
+def test_batches_behind_plain_messages_are_unwrapped_in_one_reply() -> None:
+    async def body(it: World) -> None:
+        broker, client = await world(it)
+        mixed(broker)
+        await settled(it, broker)
+        for first in range(10):
+            reply = await client.pull(first, topic="B")
+            frames = decode_frames(bytes(reply.body), True)
+            assert len(frames) == sum(first < end for end in (1, 4, 5, 9, 10))
+            assert read(reply, first) == numbers((first, 10))
+        assert [frame.sys_flag & WRAPPED for frame in frames] == [0]
+
+    run(body)
+
+
 # pops
 
 
@@ -300,6 +333,29 @@ def test_a_pop_by_tag_looks_into_batches() -> None:
         found = await popper.pop(32, exp="t1", expType="TAG")
         assert [one.body for one in found] == [b"1", b"3", b"5"]
         assert await popper.pop(32, exp="t1", expType="TAG") == []
+
+    run(body)
+
+
+def test_pops_of_a_queue_with_plain_messages_and_batches_get_each_message() -> None:
+    async def body(it: World) -> None:
+        broker, client = await world(it)
+        popper = pop_rig.Popper(client, topic="B")
+        tagged = pop_rig.Popper(client, topic="B", group="H")
+        await it.until(lambda: broker.messaging.popping.serves)
+        mixed(broker)
+        await settled(it, broker)
+        found: list[pop_rig.Got] = []
+        for most in (3, 1, 4, 32):
+            got = await popper.pop(most)
+            assert len(got) <= most
+            found += got
+        assert [(one.message.queue_offset, one.body) for one in found] == numbers((0, 10))
+        for one in found:
+            assert (await popper.ack(one)).code == 0
+        found = await tagged.pop(32, exp="t0", expType="TAG")
+        assert [one.body for one in found] == [b"2", b"4", b"6", b"8"]
+        broker.validate()
 
     run(body)
 

@@ -19,6 +19,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import batch, compression, frame, frame_reference, ids, received_reference
 from saturnmq.protocol import properties as properties_module
+from saturnmq.protocol.frame import (
+    BORN_HOST_V6,
+    INNER_BATCH,
+    NEED_UNWRAP,
+    TRANSACTION_PREPARED,
+    WRAPPED,
+)
 from saturnmq.runtime.errors import MalformedFrame, MessageIllegal
 
 try:
@@ -33,6 +40,7 @@ reference = SimpleNamespace(
     write_batch=frame_reference.write_batch,
     write_message=frame_reference.write_message,
     scan_frames=frame_reference.scan_frames,
+    has_wrapped=frame_reference.has_wrapped,
     decode_frames=received_reference.decode_frames,
     ReceivedMessage=received_reference.ReceivedMessage,
     ResponseBuffer=received_reference.ResponseBuffer,
@@ -229,6 +237,7 @@ def test_damaged_bytes_get_the_same_verdict(items, data):
             assert not any(out), "a refused batch leaves zeros"
         results.append((got, out))
     assert results[0] == results[1]
+    assert fast.has_wrapped(log) == reference.has_wrapped(log)
     for verify in (True, False):
         arguments = (log, 0, len(log), 0, verify, True, LEVELS)
         assert fast.scan_frames(*arguments) == reference.scan_frames(*arguments)
@@ -245,6 +254,37 @@ def test_damaged_bytes_get_the_same_verdict(items, data):
                     assert (one.topic, one.properties) == (other.topic, other.properties)
                     assert (one.tag, one.broker_name) == (other.tag, other.broker_name)
                     assert (one.keys, one.message_id) == (other.keys, other.message_id)
+
+
+@both
+@pytest.mark.parametrize("size", [1, 400])
+def test_a_batch_is_found_wherever_it_lies_among_whole_frames(k, size):
+    flags = [0, INNER_BATCH, NEED_UNWRAP, TRANSACTION_PREPARED | BORN_HOST_V6]
+
+    def frames(*each):
+        out = bytearray()
+        for number in each:
+            host = bytes(20) if number & BORN_HOST_V6 else HOST
+            room = bytearray(frame.message_size(size, 1, 0, len(host)))
+            body = b"x" * size
+            k.write_message(room, 0, 0, 0, 0, 0, number, 1, host, 2, HOST, 0, 0, body, b"T", b"")
+            out += room
+        return out
+
+    assert not k.has_wrapped(b"")
+    for count in (1, 2, 300):
+        plain = (flags * count)[:count]
+        assert not k.has_wrapped(frames(*plain))
+        for place in {0, count // 2, count}:
+            wrapped = frames(*plain[:place], WRAPPED, *plain[place:])
+            assert k.has_wrapped(wrapped)
+            assert k.has_wrapped(memoryview(bytes(wrapped)))
+    lone = frames(WRAPPED)
+    assert not k.has_wrapped(lone[:90]), "less than a frame"
+    for claimed in (0, 90, -1, 1 << 30):
+        broken = frames(0, WRAPPED)
+        broken[:4] = claimed.to_bytes(4, "big", signed=True)
+        assert not k.has_wrapped(broken), "nothing behind damage is looked at"
 
 
 texts = st.text("abcdeé", min_size=1, max_size=4) | st.text("xy", min_size=30, max_size=35)
