@@ -100,7 +100,6 @@ class FailoverService:
             **introduce(c),
             "flushed": marks.flushed,
             "confirmed": marks.confirmed,
-            "forced": role.forced,
             "required": role.required,
             "total": c.config.total_replicas,
             "caughtUp": role.caught_up,

@@ -116,8 +116,8 @@ class Following:
     def _ask_to_cut(self, joining: Joining) -> None:
         """Ask the master to compare checksums before this log is cut."""
         hello, log = joining.hello, self._m.log
-        since = [epoch.number for epoch in hello.epochs if epoch.number > joining.epoch]
-        if why := may_cut(joining.offset, log.end, self._role.floor, since, hello.forced):
+        floor = self._role.floor
+        if why := may_cut(joining.offset, log.end, floor, joining.epoch, hello.forced):
             self._m.do(e.SayJoin(joining.link, {"conflict": why}))
             self._join_fails(why)
         else:
@@ -176,6 +176,7 @@ class Following:
         hello = joining.hello
         role.belongs(log.identity)
         role.has(log.term)
+        role.takes_over(hello.forced)
         if joining.offset < hello.settled:
             role.mark_lagging()
         sound = [gap for gap in log.gaps if hello.start <= gap[0] and gap[1] <= joining.offset]

@@ -489,7 +489,6 @@ class HaMaster:
             "confirmed": self.watermarks.confirmed,
             "segmentBytes": c.store.config.commitlog_segment_bytes,
             "syncFlush": c.config.sync_flush,
-            "forced": c.role.forced,
             "required": c.role.required,
         }
 

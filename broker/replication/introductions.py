@@ -43,6 +43,7 @@ class MemberState:
     decided: bool  # a promotion gave it its role and id, not its configuration
     replicas: dict[int, str]  # the slaves of its group that it knows, by id
     leads_in: int = 0  # the epoch of its term, as `Role.leads_in`
+    forced: frozenset[int] = frozenset()  # epochs that an operator opened by force
 
     @property
     def group(self) -> str:
@@ -70,7 +71,6 @@ class Hello(MemberState):
     segment_bytes: int = 0
     sync_flush: bool = False
     required: int = 1
-    forced: frozenset[int] = frozenset()  # epochs that an operator opened by force
 
     @property
     def settled(self) -> int:
@@ -118,6 +118,7 @@ def introduce(c: Context) -> dict[str, Any]:
         "lacks": role.lacks,
         "decided": role.decided,
         "leadsIn": role.leads_in,
+        "forced": role.forced,
         "replicas": {str(i): address for i, address in sorted(role.replicas.items())},
     }
 
@@ -134,10 +135,6 @@ def read_hello(document: Mapping[str, Any], ceiling: int) -> Hello:
         segment_bytes=checked.integer(document, "segmentBytes"),
         sync_flush=document.get("syncFlush") is True,
         required=_required(document),
-        forced=frozenset(
-            checked.as_integer(epoch, "a forced epoch", most=ceiling)
-            for epoch in checked.items(document, "forced")
-        ),
     )
 
 
@@ -211,6 +208,10 @@ def _member(document: Mapping[str, Any], ceiling: int) -> dict[str, Any]:
         "decided": document.get("decided") is True,
         "replicas": _replicas(document),
         "leads_in": checked.integer(document, "leadsIn", 0, most=ceiling),
+        "forced": frozenset(
+            checked.as_integer(epoch, "a forced epoch", least=1, most=ceiling)
+            for epoch in checked.items(document, "forced")
+        ),
     }
 
 

@@ -8,7 +8,8 @@ not have them, and a follower cuts them off. A follower's **floor** is the posit
 be confirmed in a group whose sends wait for copies. It cuts nothing below its floor, whoever the
 master is: a master without that part has lost it, or belongs to another group. Then both nodes
 stop. Only an operator can override this (`admin promote --force`): the new epoch is marked as
-forced, and followers cut to it, into a side file.
+forced, and followers cut to it, into a side file. All members whose logs have that epoch behind them
+know of it, so that one that was away may come back when another node leads.
 
 A node cannot tell from its own disk whether that is an older copy of itself. So a master whose
 sends wait for copies takes writes only after enough of its slaves have reported their logs.
@@ -51,14 +52,12 @@ def founded_by_mistake(mine: str, end: int, replicas: Collection[int], other: Me
     return not end and not replicas and is_foreign(mine, other.group)
 
 
-def may_cut(
-    offset: int, end: int, floor: int, since: Iterable[int], forced: Collection[int]
-) -> str:
-    """Why a log that ends at `end` must not be cut at `offset` for a master whose epochs behind
-    that place are `since`; empty if it may be."""
+def may_cut(offset: int, end: int, floor: int, epoch: int, forced: Iterable[int]) -> str:
+    """Why a log that ends at `end` must not be cut at `offset`, in `epoch`, for another one that
+    goes on there, in whose history these epochs were forced; empty if it may be."""
     assert offset >= 0, f"a log is to be cut at {offset}"
     assert floor >= 0, f"{floor} is confirmed"
-    if offset >= min(end, floor) or any(epoch in forced for epoch in since):
+    if offset >= min(end, floor) or any(opened > epoch for opened in forced):
         return ""
     return (
         f"its log lacks the part from {offset} to {min(end, floor)}, which this group had "

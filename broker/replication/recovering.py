@@ -93,8 +93,7 @@ class Recovering:
         if shared >= min(log.end, member.end):
             self._empty("")
             return
-        since = (newer.number for newer in member.epochs if newer.number > epoch.number)
-        if why := may_cut(shared, log.end, self._role.floor, since, ()):
+        if why := may_cut(shared, log.end, self._role.floor, epoch.number, ()):
             self._fails(why)
         else:
             self._m.wait(e.Cut(shared, f"not in the log of {member.address}"), self._empty)
@@ -128,6 +127,7 @@ class Recovering:
             self._fails(error)
             return
         self._role.belongs(self._m.log.identity)
+        self._role.takes_over(member.forced)
         self._m.do(e.CopyBack(member))
 
     def _goes_on(self, error: str) -> bool:

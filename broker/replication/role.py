@@ -26,7 +26,7 @@ messages that it lacks (RECOVERING); and none once it knows of a higher epoch (F
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
 from typing import Any
 
@@ -211,6 +211,14 @@ class Role(Saveable):
         self.forced = [*self.forced, epoch][-FORCED_MAX:]
         self.mark_dirty()
 
+    def takes_over(self, forced: Collection[int]) -> None:
+        """Note which epochs were opened by force in the history of another member's log, of which
+        this log is a prefix from now on. If this node leads later, those that were away meanwhile
+        cut to them."""
+        if (known := sorted(forced)[-FORCED_MAX:]) != self.forced:
+            self.forced = known
+            self.mark_dirty()
+
     def confirmed(self, offset: int, now: float) -> None:
         """Raise the floor: this log has everything that the group has confirmed up to `offset`."""
         if offset > self.floor and self.required > 1:
@@ -319,7 +327,7 @@ class Role(Saveable):
         self.recorded_log_epoch = checked.integer(document, "term", 0, most=EPOCH_MAX)
         self.floor = self._floor_noted = checked.integer(document, "floor", 0)
         self.forced = [
-            checked.as_integer(epoch, "a forced epoch", most=EPOCH_MAX)
+            checked.as_integer(epoch, "a forced epoch", least=1, most=EPOCH_MAX)
             for epoch in checked.items(document, "forced")
         ]
         replicas = checked.table(document, "replicas")

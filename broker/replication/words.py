@@ -131,7 +131,9 @@ class Words:
         """The member that this log would contradict, and the place; empty if there is none."""
         for member in self._members.values():
             found = common(log.epochs, log.end, member.epochs, member.end)
-            shared = found[1] if found else 0
-            if shared < log.end and (why := may_cut(shared, member.end, member.floor, (), ())):
+            epoch, shared = (found[0].number, found[1]) if found else (0, 0)
+            forced = self._role.forced if found else ()
+            why = may_cut(shared, member.end, member.floor, epoch, forced)
+            if why and shared < log.end:
                 return f"{member.address} does not follow: {why}"
         return ""

@@ -103,14 +103,19 @@ class Amnesia:
             await self._bring_back(node, "bit flipped", partial(self._flip, node))
 
     async def _flip(self, node: SimBroker) -> None:
-        """Flip a bit in the frame of an acknowledged message that another disk has, too."""
+        """Flip a bit in the frame of an acknowledged message that another log has in the same
+        place. A copy that the broker made of a message may be on one disk only."""
         others = [each for each in self._cluster.nodes_of(node.group) if each is not node]
-        elsewhere = b"".join(each.disk.content(path) for each in others for path in each.segments())
         marks = [b"%s|" % value.encode() for value in sorted(self._cluster.history.acked, key=str)]
-        copied = [mark for mark in marks if mark in elsewhere]
         for path in node.segments()[-NEWEST:]:
             content = node.disk.content(path)
-            found = [at for mark in copied if (at := content.find(mark)) > HEADER]
+            copies = [each.disk.content(path) for each in others if path in each.segments()]
+            found = [
+                at
+                for mark in marks
+                if (at := content.find(mark)) > HEADER
+                and any(copy.startswith(mark, at) for copy in copies)
+            ]
             if found:
                 node.age()
                 before = [n for n in range(-8, HEADER) if n not in ATTEMPTS]

@@ -320,8 +320,9 @@ class SimCluster:
                 broker = node.serving
                 if broker is not None and not broker.closed and not broker.context.role.lacks:
                     visible = broker.context.visible
-                    seen = aftermath.stored(broker.store, node.group, visible)
-                    values = [value for _, value in seen if value is not None]
+                    with node.disk.watched():
+                        seen = aftermath.stored(broker.store, node.group, visible)
+                        values = [value for _, value in seen if value is not None]
                     where = f"{node.name} at {self.loop.time():.2f}"
                     self.problems += self.sinks.broken(where, node.group, values)
 

@@ -13,7 +13,7 @@ from saturnmq.broker.replication import machine as machines
 from saturnmq.broker.replication.following import Following, Joining
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.orders import Orders
-from saturnmq.broker.replication.role import Kept
+from saturnmq.broker.replication.role import Kept, Role
 from saturnmq.broker.replication.slaves import Slaves
 from saturnmq.protocol.epochs import TERM
 
@@ -119,4 +119,8 @@ TOLD = [
     (Mutant("it is sure after a pause", (Machine,), "_doubt", _always(None)), "pause"),
     (Mutant("all open one epoch", (orders,), "next_promotion", _one_for_all), "kill_and_promotion"),
     (Mutant("nothing is lost", (Machine,), "_lost", _always("")), "lost_front"),
+    (
+        Mutant("only who forced it knows", (Role,), "takes_over", _always(None)),
+        "forced_promotion_of_a_predecessor",
+    ),
 ]

@@ -170,6 +170,7 @@ class Node:
             "lacks": role.lacks,
             "free_id": self.machine.slaves.free_id(),
             "leads_in": role.leads_in,
+            "forced": frozenset(role.forced),
             "decided": role.decided,
             "replicas": dict(role.replicas),
         }
@@ -181,7 +182,6 @@ class Node:
             segment_bytes=SEGMENT,
             sync_flush=self.me.sync_flush,
             required=self.role.required,
-            forced=frozenset(self.role.forced),
         )
 
     def introduction(self) -> dict[str, Any]:

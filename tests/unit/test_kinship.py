@@ -79,9 +79,10 @@ def test_a_fence_outranks_whoever_it_fences(opener: int) -> None:
 
 @given(st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 2000))
 def test_nothing_below_the_floor_is_cut_but_by_force(offset: int, end: int, floor: int) -> None:
-    refused = may_cut(offset, end, floor, [OPENER], [])
+    refused = may_cut(offset, end, floor, TERM, [])
     assert bool(refused) is (offset < end and offset < floor)
-    assert not may_cut(offset, end, floor, [OPENER, 2 * TERM], {2 * TERM})
+    assert may_cut(offset, end, floor, TERM, [TERM]) == refused, "both logs have that epoch"
+    assert not may_cut(offset, end, floor, TERM, [TERM, 2 * TERM])
     if refused:
         assert f"{offset} to {min(end, floor)}" in refused
         assert "--force" in refused
