@@ -50,6 +50,7 @@ FOUND = {
     21281: "checking-types+clocks+resetting+transacting",
     21453: "polling+popping+recreating",
     21814: "shrinking",
+    24743: "checking-types+resending+timing",
 }
 PER_TEST = 10
 
