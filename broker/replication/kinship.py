@@ -8,8 +8,8 @@ not have them, and a follower cuts them off. A follower's **floor** is the posit
 be confirmed in a group whose sends wait for copies. It cuts nothing below its floor, whoever the
 master is: a master without that part has lost it, or belongs to another group. Then both nodes
 stop. Only an operator can override this (`admin promote --force`): the new epoch is marked as
-forced, and followers cut to it, into a side file. All members whose logs have that epoch behind them
-know of it, so that one that was away may come back when another node leads.
+forced, and followers cut to it, into a side file. All members whose logs have that epoch know of
+it, so one that was away may come back when another node leads.
 
 A node cannot tell from its own disk whether that is an older copy of itself. So a master whose
 sends wait for copies takes writes only after enough of its slaves have reported their logs.

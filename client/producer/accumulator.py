@@ -242,6 +242,7 @@ class Accumulator:
         batch = ProducerBatch(lane, self.now_ms(), head, buffer, single)
         batch.queue = None if lane.pinned is None else lane.pinned.queue
         batch.callbacks = None
+        batch.packed = b""
         return batch
 
     def append_batch(self, lane: Lane, batch: ProducerBatch, *, pace: bool = False) -> bool:

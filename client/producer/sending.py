@@ -41,7 +41,7 @@ from saturnmq.client.producer.lingering import Lingering
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.placing import KeyQueues
 from saturnmq.client.producer.results import STATUS_OF_CODE, SendStatus
-from saturnmq.client.producer.zipping import zipped
+from saturnmq.client.producer.zipping import Zipper, zipped
 from saturnmq.protocol import checked
 from saturnmq.protocol.batch import SIZES
 from saturnmq.protocol.batches import HOST, decode_answers, encode_parts
@@ -89,6 +89,7 @@ class Sender:
         self.leftovers = Leftovers()
         self.closed = False
         self._carriers = Carriers()
+        self._zipper = Zipper(core.runtime, core.tasks)
         self._lingering = Lingering(self.runtime, accumulator, options.linger, self._go)
         self._loading = False
         self._failed_at: dict[str, str | None] = {}  # broker name -> its master's address then
@@ -311,7 +312,10 @@ class Sender:
         self._transmit(batch, queue, endpoint)
 
     def _transmit(self, batch: ProducerBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
-        alone = batch.single or batch.attempts > 1 or self.options.compression is not None
+        if self.options.compression and not batch.single and not batch.packed:
+            self._zipper.take(batch, partial(self._transmit, batch, queue, endpoint))
+            return
+        alone = batch.single or batch.attempts > 1 or batch.packed
         if alone or batch.bytes > SMALL_BYTES:
             self._send(batch, queue, endpoint)
         else:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
+from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.drills.sim.history import Place, read_body
 from saturnmq.drills.sim.nodes import SimBroker
 from saturnmq.drills.sim.plan import ROOT, TOPIC, SimPlan
@@ -18,6 +20,17 @@ from saturnmq.store.inspect.verify import Sizes, check
 from saturnmq.store.message_store import MessageStore
 
 AT_ONCE = 32  # messages
+
+
+@contextmanager
+def watched(disk: SimDisk) -> Iterator[None]:
+    """For reads by the simulation itself: they are no operations of the node, so no power is lost
+    and no fault is met in them."""
+    step, plans, disk.step, disk.plans = disk.step, disk.plans, None, []
+    try:
+        yield
+    finally:
+        disk.step, disk.plans = step, plans
 
 
 def stored(

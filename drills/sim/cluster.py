@@ -320,7 +320,7 @@ class SimCluster:
                 broker = node.serving
                 if broker is not None and not broker.closed and not broker.context.role.lacks:
                     visible = broker.context.visible
-                    with node.disk.watched():
+                    with aftermath.watched(node.disk):
                         seen = aftermath.stored(broker.store, node.group, visible)
                         values = [value for _, value in seen if value is not None]
                     where = f"{node.name} at {self.loop.time():.2f}"

@@ -30,7 +30,7 @@ import errno
 import fnmatch
 import posixpath
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from saturnmq.drills.sim.disk_events import FaultPlan, PowerLoss, SimLock
@@ -188,16 +188,6 @@ class SimDisk:
         plan = FaultPlan(operation, pattern, error, times)
         self.plans.append(plan)
         return plan
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """For reads by the simulation itself: they are no operations of the node, so no power is
-        lost and no fault is met in them."""
-        step, plans, self.step, self.plans = self.step, self.plans, None, []
-        try:
-            yield
-        finally:
-            self.step, self.plans = step, plans
 
     def begin(self, operation: str, path: str) -> None:
         """Every operation passes here first: the crash point before it, its fault, its line in the

@@ -16,7 +16,7 @@ from saturnmq.broker.replication.kinship import (
     promises_needed,
     words_needed,
 )
-from saturnmq.protocol.epochs import OPENER, TERM, next_promotion, next_restart, next_term
+from saturnmq.protocol.epochs import TERM, next_promotion, next_restart, next_term
 from saturnmq.store.log.epochs import Epoch
 
 ONE, OTHER = "1" * 32, "2" * 32
