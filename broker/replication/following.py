@@ -98,6 +98,13 @@ class Following:
     def _find_common(self) -> None:
         """Find the common prefix of both logs, as far as epochs show it."""
         joining, log = self._at_joining(), self._m.log
+        if log.failed:
+            # A write that failed may have left a frame behind the end of this log. With the epochs
+            # of the master that would be a frame of theirs at the next start.
+            self._join_fails(
+                f"its disk takes no more writes: {log.failed}; check it, then restart the broker"
+            )
+            return
         found = shared_with(self._me, log, joining.hello)
         if isinstance(found, str):
             self._join_fails(found)

@@ -97,6 +97,8 @@ class Node:
         self.promises: e.AskPromises | None = None
         self.answers: dict[int, e.Answer | e.Decline] = {}
         self.gaps: tuple[e.Range, ...] = ()
+        self.failed = ""  # why the disk takes nothing more
+        self.left: tuple[int, Message] | None = None  # by the write that failed
         self.dials = self.config.ha_master_address
 
     def configure(self, broker_id: int, required: int, master: str = "") -> None:
@@ -147,6 +149,7 @@ class Node:
             missing=disk.missing,
             gaps=tuple(gap for gap in self.gaps if DAMAGED in disk.part(*gap)),
             clean=self.clean,
+            failed=self.failed,
         )
 
     def member(self) -> MemberState:
@@ -244,6 +247,8 @@ class Node:
         """The process; what the kernel has is on the disk."""
         if clean:
             self.save()
+        if self.left is not None:
+            self.disk = self.disk.appended(*self.left)
         self.machine = None
         self.clean = clean
         self.fuse = None

@@ -18,6 +18,7 @@
 | run | all that happens by itself, until nothing is left but timers |
 | timers | all that are set are over; then `run` |
 | full NODE N | the Nth thing that its disk takes part in fails |
+| break_write NODE | a write to its log fails, and leaves a message that its next start finds |
 | classic NODE HOST END | a slave of RocketMQ's with a log up to there dials the node |
 | nothing_promised | from now on messages that were acknowledged may be lost |
 | anything else | the action of the world of this name |
@@ -103,6 +104,11 @@ class _Story:
             case "full", [name, count]:
                 world.budget["fail"] += 1
                 world.act(("fail", name, int(count)))
+            case "break_write", [name]:
+                node = world.nodes[name]
+                world.written += 1
+                node.failed = "a write failed"
+                node.left = node.disk.end, (node.role.log_epoch, world.written)
             case "classic", [name, host, end]:
                 world.tell(world.nodes[name], e.JoinedClassic(100, host, int(end)))
             case _:

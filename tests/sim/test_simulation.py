@@ -51,6 +51,7 @@ FOUND = {
     21453: "polling+popping+recreating",
     21814: "shrinking",
     24743: "checking-types+resending+timing",
+    26871: "transacting",
 }
 PER_TEST = 10
 

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from saturnmq.broker.tables.offsets import GroupOffset
@@ -54,6 +55,8 @@ class Resetting(Scene):
         kind = random.Random(f"{cluster.seed}/scene/{self.topic}/kind")
         self._kind = kind.choice(("concurrent", "ordered", "polling"))
         self._moves: dict[tuple[str, int], Move] = {}  # the last one of each queue
+        # Queues that an order moved, or did not, before it failed at another broker.
+        self._unsure: set[tuple[str, int]] = set()
         self._undone: list[str] = []
 
     @property
@@ -119,7 +122,10 @@ class Resetting(Scene):
             for node in self.cluster.brokers:
                 for queue, generation in self._generations(node).items():
                     before[queue] = max(generation, before.get(queue, 0))
+            unsure = set(self._unsure)
+            self._unsure.update(product(self.cluster.groups, range(self.plan.queues)))
             goals = await way()
+            self._unsure = unsure  # it moved those of its goals, and no other
 
         def knows(node: SimBroker) -> bool:
             if node.serving is None:
@@ -131,6 +137,7 @@ class Resetting(Scene):
         self.fault("offsets moved", ", ".join(map(str, goals.values())))
         for queue, offset in goals.items():
             self._moves[queue.broker_name, queue.queue_id] = Move(offset, asked, self.now)
+            self._unsure.discard((queue.broker_name, queue.queue_id))
 
     def _generations(self, node: SimBroker) -> dict[MessageQueue, int]:
         """How often the group's offsets were moved, as a node knows it."""
@@ -150,7 +157,7 @@ class Resetting(Scene):
             await asyncio.sleep(LOOK_S)
             for (group, queue), move in self._moves.items():
                 node = self.cluster.master_of(group)
-                if node.serving is None or not node.leads:
+                if node.serving is None or not node.leads or (group, queue) in self._unsure:
                     continue
                 offset = node.serving.context.offsets.query(self.group, self.topic, queue) or 0
                 if offset < move.offset and not self._may_go(group, move):
@@ -167,7 +174,7 @@ class Resetting(Scene):
         return {
             place: value
             for place, value in self.stored().items()
-            if value in seen or place.offset >= self._last(place).offset
+            if value in seen or (place.offset >= self._last(place).offset and self._is_sure(place))
         }
 
     def judged(self) -> SimHistory:
@@ -178,6 +185,9 @@ class Resetting(Scene):
     def _last(self, place: Place) -> Move:
         return self._moves.get((place.group, place.queue), Move(0, 0.0, 0.0))
 
+    def _is_sure(self, place: Place) -> bool:
+        return (place.group, place.queue) not in self._unsure
+
     def _not_again(self) -> list[str]:
         """The messages that have not come since their queue was moved to them, or before them."""
         newest: dict[tuple[Place, str | None], float] = {}
@@ -187,7 +197,8 @@ class Resetting(Scene):
             f"{value} at {place}, moved to {move.offset} at {move.asked:.3f}"
             for place, value in self.stored().items()
             for move in (self._last(place),)
-            if place.offset >= move.offset
+            if self._is_sure(place)
+            and place.offset >= move.offset
             and newest.get((place, value), -1.0) < move.asked
             and not self._may_go(place.group, move)
         ]
