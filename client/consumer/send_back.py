@@ -1,7 +1,9 @@
 """Sending a failed message back to its broker, which delivers it again later or moves it to %DLQ%.
 
 CONSUMER_SEND_MSG_BACK (36) goes to the master that holds the message; when that fails, the message
-itself is sent to `%RETRY%<group>` on any broker with the delay that the broker would have chosen.
+itself is sent to `%RETRY%<group>` on any broker with the delay that the broker would have chosen. A
+copy that is stored, but short of the broker's ack mode, is not taken: the next master may not have
+it. (RocketMQ's client takes it.)
 The group, which the broker knows, sets the number of retries; a consumer
 with a number of its own sends it along, and that number counts. (The Java client always sends a
 number, 16 by default, so the group's never counts for it.)
@@ -16,7 +18,7 @@ from saturnmq.client.core import ClientCore
 from saturnmq.client.single_send import single_send
 from saturnmq.protocol import properties as names
 from saturnmq.protocol import topics
-from saturnmq.protocol.codes import STORED, RequestCode
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.frame import TRANSACTION_MASK, WRAPPED
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
@@ -120,4 +122,4 @@ class SendBack:
         )
         if self._max:
             request.ext["l"] = self._max
-        await self._core.invoke(address, request, TIMEOUT_S, ok=STORED)
+        await self._core.invoke(address, request, TIMEOUT_S)

@@ -139,14 +139,16 @@ class Verdict:
         self._add(f"I3 rejected, but delivered to {group}", refused)
 
     def _sent_back(self) -> None:
-        """Messages that a listener asked for again came again. When the broker heard of that is
+        """Messages that a listener asked for again came again. When which broker heard of that is
         not known, so any loss within some seconds may be to blame.
         """
+        groups = {node.group for node in self._e.allowance.nodes}
         missing = [
             f"{value} of {group} at {delivery.at:.3f}"
             for (group, value), delivery in self._e.history.sent_back.items()
             if not any(
-                self._may_go(delivery.place.group, delivery.at + later / 2, None)
+                self._may_go(kept_by, delivery.at + later / 2, None)
+                for kept_by in groups
                 for later in range(20)
             )
         ]

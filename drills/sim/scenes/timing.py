@@ -13,6 +13,7 @@ from collections import Counter
 from functools import partial
 
 from saturnmq.client.producer.timed import deliver_after, deliver_at
+from saturnmq.drills.sim.history import Delivery
 from saturnmq.drills.sim.scenes.delaying import Delaying
 from saturnmq.drills.sim.scenes.scene import SceneConsumer
 from saturnmq.drills.sim.verdict import told
@@ -23,6 +24,7 @@ from saturnmq.runtime.errors import IllegalOperation, SaturnError
 
 DELAYS_S = (0.3, 1.0, 1.0, 2.5, 5.0, 9.0, 20.0, 7200.0)
 LONG_S = 7200.0
+ON_ITS_WAY_S = 6  # to a consumer, at most
 APART_S = 4.5  # the wall clocks of two machines, at most
 TRIES = 20
 
@@ -121,15 +123,19 @@ class Timing(Delaying):
 
     def _came_all_the_same(self) -> list[str]:
         """Recalled messages that were delivered. One that its producer had to send twice waits
-        twice, and a recall ends one of these waits."""
-        allowance, seen = self.cluster.allowance, self.history.first_seen[self.group]
-        sent = Counter(self.waiting())
+        twice, and a recall ends one of these waits. A copy may have been on its way to the consumer
+        for some seconds when its broker lost it: then the message waits again."""
+        seen, sent = self.history.first_seen[self.group], Counter(self.waiting())
+
+        def may_go(delivery: Delivery, at: float) -> bool:
+            moments = (at, *(delivery.at - before for before in range(ON_ITS_WAY_S)))
+            allowance, group = self.cluster.allowance, delivery.place.group
+            return any(allowance.may_go(group, moment, None) for moment in moments)
+
         return [
             f"{value}, recalled at {at:.3f}, at {seen[value].at:.3f}"
             for value, at in self._recalled.items()
-            if value in seen
-            and sent[value] == 1
-            and not allowance.may_go(seen[value].place.group, at, None)
+            if value in seen and sent[value] == 1 and not may_go(seen[value], at)
         ]
 
     def _repeated(self) -> list[str]:
