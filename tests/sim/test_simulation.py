@@ -52,6 +52,7 @@ FOUND = {
     21814: "shrinking",
     24743: "checking-types+resending+timing",
     26871: "transacting",
+    27259: "spreading",
 }
 PER_TEST = 10
 
