@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.introductions import Hello
 from saturnmq.broker.replication.joining import cannot_follow, shared_with
-from saturnmq.broker.replication.kinship import is_foreign, may_cut
+from saturnmq.broker.replication.kinship import is_foreign, may_cut, no_epochs
 from saturnmq.broker.replication.role import MASTER_ID, State
 
 if TYPE_CHECKING:
@@ -99,11 +99,7 @@ class Following:
         """Find the common prefix of both logs, as far as epochs show it."""
         joining, log = self._at_joining(), self._m.log
         if log.failed:
-            # A write that failed may have left a frame behind the end of this log. With the epochs
-            # of the master that would be a frame of theirs at the next start.
-            self._join_fails(
-                f"its disk takes no more writes: {log.failed}; check it, then restart the broker"
-            )
+            self._join_fails(no_epochs(log.failed))
             return
         found = shared_with(self._me, log, joining.hello)
         if isinstance(found, str):

@@ -68,6 +68,13 @@ def may_cut(offset: int, end: int, floor: int, epoch: int, forced: Iterable[int]
     )
 
 
+def no_epochs(failed: str) -> str:
+    """Why a node whose disk `failed` takes over the epochs of no other log. A write that failed may
+    have left a whole frame behind the end of its log: the next start reads it, and would take it
+    for one of those epochs."""
+    return f"its disk takes no more writes: {failed}; check it, then restart the broker"
+
+
 def is_witness(identity: str, term: int, other: MemberState, *, known: bool) -> bool:
     """Whether a slave can testify which messages the group had. A slave that lost its own disk
     cannot. Nor can a slave with an empty log that has heard of a master above `term`, the newest

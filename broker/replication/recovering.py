@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.introductions import MemberState
-from saturnmq.broker.replication.kinship import may_cut
+from saturnmq.broker.replication.kinship import may_cut, no_epochs
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.replication.words import Words
 from saturnmq.store.log.epochs import Epoch, common
@@ -82,6 +82,9 @@ class Recovering:
     def _cut_what_differs(self, member: MemberState) -> None:
         """Cut the part that differs from the slave's log, before the rest of that is copied."""
         log = self._m.log
+        if log.failed:
+            self._fails(no_epochs(log.failed))
+            return
         found = common(log.epochs, log.end, member.epochs, member.end) if log.end else None
         if found is None:
             if log.end and log.epochs:
