@@ -40,6 +40,11 @@ log = logging.getLogger(__name__)
 COPIES_LOOK = 2.5  # times `lookMicros`, where a send waits for a copy
 
 
+async def nobody_mends(start: int, end: int) -> bool:
+    """For a node without others."""
+    return False
+
+
 @dataclass
 class Context:
     config: BrokerConfig
@@ -74,6 +79,7 @@ class Context:
     unelected: Callable[[], str] = lambda: ""
     refuses_group: Callable[[str], str] = lambda _: ""  # why it follows no group of this identity
     flush_keeps_up: Callable[[], bool] = lambda: True
+    mend: Callable[[int, int], Awaitable[bool]] = nobody_mends  # damage in this part of the log
     push: Callable[[], None] = lambda: None  # send the slaves the log now, not at the turn's end
     let_in: LetIn = field(default_factory=LetIn)  # while signatures are not required
     address: str = ""

@@ -430,6 +430,18 @@ def _connect(ground: Groundwork, parts: Parts) -> None:
     # The slave asks for the tables when it joins, and knows whom to ask.
     replication.table_sync.master_address = lambda: replication.slave.master_address
 
+    # Who mends damage asks the slaves, a slave its master first.
+    def others() -> list[str]:
+        role = ground.context.role
+        master = [replication.slave.master_address] if role.is_slave else []
+        return [
+            address
+            for address in (*master, *role.replicas.values())
+            if address and address != ground.context.address
+        ]
+
+    replication.mending.others = others
+
     # The registrar sends the table of topics, and it does so when that changes.
     def topics_changed() -> None:
         ground.persistence.wake()
@@ -483,7 +495,7 @@ def _connect_context(ground: Groundwork, parts: Parts) -> None:
     """Give the context the answers that every part may ask it for."""
     c, master, elections = ground.context, ground.master, parts.replication.elections
     c.enough_replicas, c.copies_in_sync = master.enough_replicas, master.copies_in_sync
-    c.push = master.appended
+    c.push, c.mend = master.appended, parts.replication.mending.mend_by_any
     c.flush_keeps_up = parts.durability.flush.keeps_up
     if elections is not None:
         c.witnesses, c.had_by = elections.witnesses, master.had_by

@@ -35,6 +35,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from saturnmq.broker.commit.copies import CopyWriter
+from saturnmq.broker.commit.sound_reads import SoundReads
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.delivered import first_undelivered
 from saturnmq.broker.delay.waits import Entry, Waits
@@ -43,7 +44,6 @@ from saturnmq.broker.tables.table_persistence import Document, Row
 from saturnmq.protocol import checked
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
@@ -67,6 +67,7 @@ class DelayService(ProgressTable[int]):
         self._runtime = context.runtime
         self._store = context.store
         self._copies = copies
+        self._sound = SoundReads(context)
         self._next: dict[int, int] = {}  # the same for all copies, flushed or not
         self._delivered: deque[tuple[int, int, int]] = deque()  # end of its copy, level, next
         self._start_ms, self._start = context.runtime.now_ms(), context.runtime.monotonic()
@@ -286,13 +287,16 @@ class DelayService(ProgressTable[int]):
             if result.next_begin_offset > offset:
                 self._advance(level, result.next_begin_offset, 0)
             return TICK_S
-        for message in decode_frames(result.data, False):
+        messages, behind = self._sound.messages(SCHEDULE_TOPIC, queue, offset, result)
+        for message in messages:
             due = waits.due(message.queue_offset, self._stored(message))
             if now < due:
                 self._due[level] = due
                 return TICK_S
             end = self._deliver(message)
             self._advance(level, message.queue_offset + 1, end)
+        if self._next.get(level, 0) < behind:  # the last ones are lost
+            self._advance(level, behind, 0)
         self._due.pop(level, None)
         return 0.0
 

@@ -1,6 +1,7 @@
 """Damage in a log that another node of the group may have whole.
 
-A start finds damage by itself (`store/recovery/recovery.py`). A JOIN finds it when two logs differ
+A start finds damage by itself (`store/recovery/recovery.py`), a master also before it copies a
+message (`broker/commit/sound_reads.py`). A JOIN finds it when two logs differ
 within one epoch: one master wrote both, so if their checksums differ, at least one of them holds
 frames whose own checksums fail: a flipped bit. A node that finds such frames in its log reads the
 same bytes at the other node (READ_LOG). If those are sound, it writes them in place of its own. If
@@ -43,6 +44,7 @@ class Mending:
         """`alone` runs a blocking call on the store while nothing else works on it."""
         self._c = context
         self._alone = alone
+        self.others: Callable[[], list[str]] = list  # addresses of the group's other nodes
 
     async def try_to_mend(self, start: int, end: int, address: str) -> None:
         """As `mend`, for frames that may be damaged at the other node, too. OSError, SaturnError:
@@ -87,6 +89,23 @@ class Mending:
         finally:
             endpoint.close()
         return sum(last - first for first, last in damaged)
+
+    async def mend_by_any(self, start: int, end: int) -> bool:
+        """Mend damage that this node has met while it serves, by the first other one with sound
+        frames. False: none has them. OSError, SaturnError: one that may have them cannot be asked
+        now."""
+        silent: Exception | None = None
+        for address in self.others():
+            try:
+                await self.mend(start, end, address)
+                return True
+            except (StoreDamaged, InvalidParameter) as error:
+                log.warning("%s cannot mend the log from %d to %d: %s", address, start, end, error)
+            except (SaturnError, OSError) as error:
+                silent = error
+        if silent is not None:
+            raise silent
+        return False
 
     async def _read(self, endpoint: Endpoint, first: int, last: int) -> bytes:
         parts = []

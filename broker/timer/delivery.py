@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from saturnmq.broker.commit.sound_reads import SoundReads
 from saturnmq.broker.context import Context, cached
 from saturnmq.broker.timer.delay_clock import DelayClock
 from saturnmq.broker.timer.due import DELAYS, PRECISION_MS, found_in, limited
@@ -31,7 +32,7 @@ from saturnmq.protocol.frame import (
     own_properties,
     stored_properties_size,
 )
-from saturnmq.protocol.kernels import decode_frames, message_size
+from saturnmq.protocol.kernels import message_size
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.properties import (
     PAIR_END,
@@ -71,6 +72,7 @@ class TimerDelivery:
         """`may_append` says whether this node is the master and its log takes messages now."""
         self._c = context
         self._store = context.store
+        self._sound = SoundReads(context)
         self._clock = clock
         self._window_ms = window_ms
         self._on_append = on_append
@@ -145,7 +147,7 @@ class TimerDelivery:
             return {}
         if (reading := cached(c, result)) is not None:
             await reading
-        found = decode_frames(result.data, False)
+        found, _ = self._sound.messages(TIMER_TOPIC, 0, first, result)
         return {m.queue_offset: m for m in found if first <= m.queue_offset < first + count}
 
     def _append(self, pending: PendingMessages, shelf: str, found: list[_Found]) -> None:

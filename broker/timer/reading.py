@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from saturnmq.broker.commit.sound_reads import SoundReads
 from saturnmq.broker.context import Context, cached
 from saturnmq.broker.timer.delay_clock import DelayClock
 from saturnmq.broker.timer.due import DELAYS, asked_for, found_in
@@ -31,6 +32,7 @@ class TimerReader:
     def __init__(self, context: Context, clock: DelayClock, window_ms: int) -> None:
         self._c = context
         self._store = context.store
+        self._sound = SoundReads(context)
         self._clock = clock
         self._window_ms = window_ms
 
@@ -85,7 +87,7 @@ class TimerReader:
             return
         if (reading := cached(c, result)) is not None:
             await reading
-        found = decode_frames(result.data, False)
+        found, following = self._sound.messages(TIMER_TOPIC, 0, offset, result)
         for message in found:
             if message.queue_offset >= offset:
                 self._take(pending, message)

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import logging
 
+from saturnmq.broker.commit.sound_reads import SoundReads
 from saturnmq.broker.context import Context
 from saturnmq.broker.transactions.endings import EndingKind
 from saturnmq.broker.transactions.half_log import BATCH, BATCH_BYTES, HalfLog
 from saturnmq.broker.transactions.halves import QUEUE, Half, asked_again, expired, read_half
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.kernels import decode_frames, message_size, write_message
+from saturnmq.protocol.kernels import message_size, write_message
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from saturnmq.runtime.errors import MessageIllegal, SaturnError
@@ -38,6 +39,7 @@ class CheckBackService:
     def __init__(self, context: Context, half_log: HalfLog) -> None:
         self._c = context
         self._half_log = half_log
+        self._sound = SoundReads(context)
         self._asked: dict[str, int] = {}  # how often a group was asked: whose turn it is
         self.checks = self.expired = self.unanswerable = 0  # since this process began
 
@@ -90,10 +92,11 @@ class CheckBackService:
             result = store.get_message(
                 *QUEUE, offset, BATCH, BATCH_BYTES, override_limits=True, end=end
             )
-            for message in decode_frames(result.data, False):
+            messages, behind = self._sound.messages(*QUEUE, offset, result)
+            for message in messages:
                 if table.is_open(message.queue_offset) and not self._look_at(read_half(message)):
                     return
-            offset = max(offset + 1, result.next_begin_offset)
+            offset = max(offset + 1, behind)
 
     def _look_at(self, half: Half) -> bool:
         """Ask about a half, if it is time; False if it and all behind it came too lately."""

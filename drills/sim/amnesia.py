@@ -10,6 +10,7 @@ behind as many new messages. One with an empty disk may even make a group of its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -142,9 +143,12 @@ class Amnesia:
         *,
         remembered: bool = False,
     ) -> None:
-        """`remembered`: the nameservers run on."""
+        """`remembered`: the nameservers run on, and one knows the group; else the disk stays."""
+        down_at = self._cluster.loop.time()
 
         async def lose() -> None:
+            if remembered and not self._is_remembered(node.group, down_at):
+                return
             if change is not None:
                 await change()
                 self._faults.note(kind, node.name)
@@ -153,3 +157,16 @@ class Amnesia:
 
         await self._faults.bring_back(node, lose)
         node.ageing = False
+
+    def _is_remembered(self, group: str, down_at: float) -> bool:
+        """Whether a nameserver has run since the master of this group, which is down since then,
+        was registered there, or a slave is."""
+        registered = down_at - 2 * self._cluster.plan.register_s
+        return any(
+            nameserver.knows(group)
+            or (
+                nameserver.runtime is not None
+                and max(nameserver.died_at, default=-math.inf) < registered
+            )
+            for nameserver in self._cluster.nameservers
+        )
