@@ -429,18 +429,7 @@ def _connect(ground: Groundwork, parts: Parts) -> None:
 
     # The slave asks for the tables when it joins, and knows whom to ask.
     replication.table_sync.master_address = lambda: replication.slave.master_address
-
-    # Who mends damage asks the slaves, a slave its master first.
-    def others() -> list[str]:
-        role = ground.context.role
-        master = [replication.slave.master_address] if role.is_slave else []
-        return [
-            address
-            for address in (*master, *role.replicas.values())
-            if address and address != ground.context.address
-        ]
-
-    replication.mending.others = others
+    replication.mending.master_address = lambda: replication.slave.master_address
 
     # The registrar sends the table of topics, and it does so when that changes.
     def topics_changed() -> None:

@@ -8,7 +8,7 @@ Pure; callers pass the time, in milliseconds of a steady clock.
 | `_clusters` | cluster | its broker names |
 | `_live` | broker name, address | last sign of life, table version, HA address, connection |
 | `_deposed` | broker name, address | last sign of life and connection of a master in no route |
-| `_terms` | cluster, broker name | the highest epoch of a master there, and that master |
+| `terms` | cluster, broker name | the highest epoch of a master there, and that master |
 | `_claims` | broker name | the identity of the group that holds the name (claims.py) |
 
 The server writes it, from requests 103 104 904 322 205 327 216 217, from closed connections and
@@ -122,7 +122,7 @@ class RouteTable:
         self._clusters: dict[str, set[str]] = {}
         self._live: dict[tuple[str, str], LiveBroker] = {}
         self._deposed: dict[tuple[str, str], Deposed] = {}
-        self._terms: dict[tuple[str, str], Term] = {}
+        self.terms: dict[tuple[str, str], Term] = {}
         self._claims = Claims()
         self.changed: dict[str, None] = {}
         self.changes = 0  # counts changes of all that a route or a view may show
@@ -204,7 +204,7 @@ class RouteTable:
 
     def _term_of(self, broker: Registration) -> Term | None:
         """The term of the broker's group; none if another group had the name before."""
-        term = self._terms.get((broker.cluster, broker.name))
+        term = self.terms.get((broker.cluster, broker.name))
         return None if term and differ(term.holder.identity, broker.identity) else term
 
     def _check_place(self, broker: Registration, holder: str | None) -> None:
@@ -233,12 +233,12 @@ class RouteTable:
 
     def _begin_term(self, broker: Registration) -> Term:
         key = (broker.cluster, broker.name)
-        self._terms.pop(key, None)
+        self.terms.pop(key, None)
         holder = Master(broker.address, broker.ha_address, broker.identity)
-        term = self._terms[key] = Term(broker.version.state_version, holder)
-        if len(self._terms) > TERMS_MAX:
-            gone = next((key for key in self._terms if key[1] not in self._brokers), None)
-            self._terms.pop(gone or next(iter(self._terms)))
+        term = self.terms[key] = Term(broker.version.state_version, holder)
+        if len(self.terms) > TERMS_MAX:
+            gone = next((key for key in self.terms if key[1] not in self._brokers), None)
+            self.terms.pop(gone or next(iter(self.terms)))
         return term
 
     def _join(self, broker: Registration, group: BrokerData | None) -> BrokerData:

@@ -44,7 +44,7 @@ class Mending:
         """`alone` runs a blocking call on the store while nothing else works on it."""
         self._c = context
         self._alone = alone
-        self.others: Callable[[], list[str]] = list  # addresses of the group's other nodes
+        self.master_address: Callable[[], str] = str  # that a slave follows
 
     async def try_to_mend(self, start: int, end: int, address: str) -> None:
         """As `mend`, for frames that may be damaged at the other node, too. OSError, SaturnError:
@@ -95,7 +95,7 @@ class Mending:
         frames. False: none has them. OSError, SaturnError: one that may have them cannot be asked
         now."""
         silent: Exception | None = None
-        for address in self.others():
+        for address in self._others():
             try:
                 await self.mend(start, end, address)
                 return True
@@ -106,6 +106,13 @@ class Mending:
         if silent is not None:
             raise silent
         return False
+
+    def _others(self) -> list[str]:
+        """The addresses of the group's other nodes."""
+        role = self._c.role
+        first = self.master_address() if role.is_slave else ""
+        known = dict.fromkeys((first, *role.replicas.values()))
+        return [address for address in known if address and address != self._c.address]
 
     async def _read(self, endpoint: Endpoint, first: int, last: int) -> bytes:
         parts = []

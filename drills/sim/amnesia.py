@@ -10,7 +10,6 @@ behind as many new messages. One with an empty disk may even make a group of its
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -144,10 +143,9 @@ class Amnesia:
         remembered: bool = False,
     ) -> None:
         """`remembered`: the nameservers run on, and one knows the group; else the disk stays."""
-        down_at = self._cluster.loop.time()
 
         async def lose() -> None:
-            if remembered and not self._is_remembered(node.group, down_at):
+            if remembered and not self._faults.is_remembered(node):
                 return
             if change is not None:
                 await change()
@@ -157,16 +155,3 @@ class Amnesia:
 
         await self._faults.bring_back(node, lose)
         node.ageing = False
-
-    def _is_remembered(self, group: str, down_at: float) -> bool:
-        """Whether a nameserver has run since the master of this group, which is down since then,
-        was registered there, or a slave is."""
-        registered = down_at - 2 * self._cluster.plan.register_s
-        return any(
-            nameserver.knows(group)
-            or (
-                nameserver.runtime is not None
-                and max(nameserver.died_at, default=-math.inf) < registered
-            )
-            for nameserver in self._cluster.nameservers
-        )

@@ -182,6 +182,11 @@ class Faults:
         node.disk.step = None
         node.busy = False
 
+    def is_remembered(self, node: SimBroker) -> bool:
+        """Whether a nameserver knows the masters of this node's group. Else a master whose sends
+        wait for no copy may begin the group anew with a new disk (N5)."""
+        return any(each.remembers(node.group) for each in self.cluster.nameservers)
+
     async def _wipe_slave(self) -> None:
         node = self.victim(slaves_only=True)
         if node and self.cluster.operator.forces(node):
@@ -190,7 +195,12 @@ class Faults:
             self.note("slave wiped", node.name)
             node.busy = node.ageing = True
             node.lose_power()
-            await self.bring_back(node, node.wipe)
+
+            async def wipe() -> None:
+                if self.plan.copies > 1 or self.is_remembered(node):
+                    await node.wipe()
+
+            await self.bring_back(node, wipe)
             node.ageing = False
 
     async def _pause(self) -> None:

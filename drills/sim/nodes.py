@@ -106,6 +106,11 @@ class SimNameServer:
         """Whether it runs, and a broker of this name is registered there."""
         return self._server is not None and bool(self._server.routes.addresses(name))
 
+    def remembers(self, group: str) -> bool:
+        """Whether it runs, and a master of this group has registered since it began."""
+        terms = {} if self._server is None else self._server.routes.terms
+        return any(name == group for _, name in terms)
+
     async def kill(self) -> None:
         if self.runtime is not None:
             self.died_at.append(self.world.loop.time())
