@@ -106,6 +106,8 @@ class Resetting(Scene):
             return await admin.reset_offsets(self.group, topic, queue=queue, offset=offset)
 
         async def to_the_others() -> Goals:
+            # A crash may forget a group that a full disk did not take (I6).
+            await admin.create_group(OTHERS)
             await admin.reset_offsets(OTHERS, topic, time)
             return await admin.clone_offsets(OTHERS, self.group, topic)
 
