@@ -71,9 +71,11 @@ def against(
         plot.write_text(bench_chart.chart(document, versus.short))
     if as_json:
         emit(document)
-        return
-    title = f"ours beside {document['versions']}, medians of {pairs}"
-    table(title, ["work", "figure", "ours", peer, "ratio", "to reach"], versus.rows(document))
+    else:
+        title = f"ours beside {document['versions']}, medians of {pairs}"
+        table(title, ["work", "figure", "ours", peer, "ratio", "to reach"], versus.rows(document))
+    if failed := document["failed"]:
+        fail("no figures for " + "; ".join(f"{name}: {why}" for name, why in failed.items()))
 
 
 @app.command("produce")

@@ -252,6 +252,10 @@ CONSUMES = {
 }
 
 
+class PeerFailed(Exception):
+    """A peer has no figures for a line."""
+
+
 class PeerProgram:
     """The peer's program."""
 
@@ -283,10 +287,11 @@ class PeerProgram:
         assert self._process.stdout is not None, "it is a pipe"
         line = self._process.stdout.readline()
         if not line:
-            fail(f"the peer has ended with status {self._process.wait()}: start its program alone")
+            status = self._process.wait()
+            raise PeerFailed(f"the peer has ended with status {status}: start its program alone")
         answer: dict[str, Any] = json.loads(line)
         if "failed" in answer:
-            fail(f"the peer failed: {answer['failed']}")
+            raise PeerFailed(f"the peer failed: {answer['failed']}")
         return answer
 
     def close(self) -> None:
@@ -311,7 +316,8 @@ def compare(
     facts: dict[str, Any],
     tell: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Measure the lines whose name has `only`; those that `output` has are not measured again."""
+    """Measure the lines whose name has `only`; those that `output` has are not measured again. A
+    line for which the peer fails is under "failed", with the reason, and may be measured later."""
     if peer not in PEERS:
         fail(f"--against takes {' or '.join(PEERS)}, not {peer!r}")
     if not (scripts / "peers" / f"{peer}.py").exists():
@@ -325,7 +331,12 @@ def compare(
             tell(f"{number}/{len(lines)} {line.name}: measured already")
             continue
         tell(f"{number}/{len(lines)} {line.name}")
-        version, row = _measure(peer, line, pairs, scripts, tell)
+        try:
+            version, row = _measure(peer, line, pairs, scripts, tell)
+        except PeerFailed as error:
+            tell(f"    {error}; the other lines go on")
+            document["failed"][line.name] = str(error)
+            continue
         document["versions"] = version
         document["lines"][line.name] = row
         if output is not None:
@@ -336,8 +347,8 @@ def compare(
 def _begun(output: Path | None, peer: str, pairs: int, facts: dict[str, Any]) -> dict[str, Any]:
     head = {"against": peer, "pairs": pairs, "machine": facts}
     if output is None or not output.exists():
-        return {**head, "versions": "", "lines": {}}
-    document: dict[str, Any] = json.loads(output.read_text())
+        return {**head, "versions": "", "lines": {}, "failed": {}}
+    document: dict[str, Any] = {**json.loads(output.read_text()), "failed": {}}
     for key, value in head.items():
         if document.get(key) != value:
             fail(f"{output} is of another run: its {key} is {document.get(key)}, not {value}")

@@ -82,14 +82,52 @@ def test_both_sides_work_in_turns_and_lines_that_a_file_has_are_not_measured_aga
     assert len(bars) == 1 + 4
 
 
-def test_a_peer_that_fails_and_a_file_of_another_run_end_it(
+def test_a_line_for_which_the_peer_fails_is_named_and_the_others_are_measured(
+    scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "figures.json"
+    table = (line("bad", "keyed"), line("dead", "batch"), line("first", "flush"))
+    monkeypatch.setattr(versus, "TABLE", table)
+    peer = scripts / "peers" / "kafka.py"
+    peer.write_text(
+        PEER.replace("    else:", '    elif request["call"] == "batch":\n        break\n    else:')
+    )
+    document, told = compared(scripts, "", output)
+    assert list(document["lines"]) == ["first"]
+    assert document["failed"] == {
+        "bad": "the peer failed: no keys",
+        "dead": "the peer has ended with status 0: start its program alone",
+    }
+    assert "    the peer failed: no keys; the other lines go on" in told
+    peer.write_text(PEER.replace("keyed", "other"))
+    document, told = compared(scripts, "bad", output)
+    assert list(document["lines"]) == ["first", "bad"], "it is measured the next time"
+    assert document["failed"] == {}
+    command = [
+        sys.executable,
+        "-m",
+        "saturnmq",
+        "bench",
+        "--against",
+        "rocketmq",
+        "--only",
+        "one sync",
+    ]
+    peer.with_name("rocketmq.py").write_text("import sys; sys.exit(3)")
+    done = subprocess.run(
+        [*command, "--peers", str(scripts)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert (
+        "saturnmq: no figures for one synchronous send: the peer has ended with status 3"
+        in done.stderr
+    )
+
+
+def test_a_file_of_another_run_ends_it(
     scripts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "figures.json"
-    with pytest.raises(Exit):
-        compared(scripts, "bad", output)
-    assert "the peer failed: no keys" in capsys.readouterr().err
-    assert not output.exists()
     other = {"against": "kafka", "pairs": 7, "machine": FACTS, "versions": "", "lines": {}}
     output.write_text(json.dumps(other))
     with pytest.raises(Exit):
