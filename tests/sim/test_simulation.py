@@ -53,6 +53,7 @@ FOUND = {
     24743: "checking-types+resending+timing",
     26871: "transacting",
     27259: "spreading",
+    28820: "clocks+polling+popping+recreating+shrinking",
 }
 PER_TEST = 10
 

@@ -202,6 +202,36 @@ def test_two_consumers_share_a_topic_and_each_message_goes_to_one() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("turn", range(4))
+def test_an_ordered_attempt_goes_past_nothing_when_the_clock_was_set_back(turn: int) -> None:
+    """An answer cannot give out again, beside messages of another queue, those of a lost answer
+    that bears a later time."""
+
+    async def body(world: World) -> None:
+        broker, popper = await started(world)
+        attempt = {"order": "true", "attemptId": "x", "invisible": 50_000}
+        assert (await popper.remote.send(b"b0", queue=1)).code == 0
+        await settled(world, broker, popper)
+        lost = await popper.pop(**attempt)
+        assert bodies(lost) == [b"b0"]
+        world.nodes[0].jump_wall_clock(-3_600_000)
+        for queue, text in ((0, b"a0"), (1, b"b1")):
+            assert (await popper.remote.send(text, queue=queue)).code == 0
+        await settled(world, broker, popper)
+        for _ in range(turn):  # which queue is looked at first
+            await Popper(popper.remote, group="another").pop(1)
+        seen: list[bytes] = []
+        for _ in range(3):
+            found = await popper.pop(**attempt)
+            seen += [one.body for one in found if one.message.queue_id == 1]
+            for one in found:
+                assert (await popper.ack(one)).code == 0
+        assert seen == [b"b0", b"b1"]
+        broker.validate()
+
+    run(body)
+
+
 def test_an_ordered_pop_waits_for_the_messages_before() -> None:
     async def body(world: World) -> None:
         broker, one = await started(world)
