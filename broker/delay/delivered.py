@@ -5,9 +5,10 @@ begins where the file says, or at the queue's beginning, and delivers everything
 behind. But the delivered copies are in the log too, in the order of the level. So a binary search
 finds the first message without a copy; it looks copies up by key in the index.
 
-A message counts as not delivered if no copy is certain to be its own: its id is gone, its topic is
-gone, or another message with the same id waited at this level. So a message may come twice, and
-none is lost.
+A message that its producer had to send twice waits twice, and its copies come in the order of the
+level: the second one was delivered if there are two. A message counts as not delivered if no copy
+is certain to be its own: its id is gone, its topic is gone, or another message had the same id. So
+a message may come twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ def _was_delivered(store: MessageStore, queue: int, offset: int) -> bool:
     key, topic = waiting.properties.get(names.UNIQ_KEY), waiting.properties.get(names.REAL_TOPIC)
     if not key or not topic:
         return False
-    alike = list(_alike(store, SCHEDULE_TOPIC, waiting, key))
-    copies = _alike(store, topic, waiting, key)
-    return len(alike) == 1 and any(
-        copy.physical_offset > waiting.physical_offset for copy in copies
-    )
+    alike = {
+        each.physical_offset: each.raw_body for each in _alike(store, SCHEDULE_TOPIC, waiting, key)
+    }
+    here = waiting.physical_offset
+    if here not in alike or set(alike.values()) != {waiting.raw_body} or len(alike) == KEYS_MAX:
+        return False
+    copies = [each.physical_offset for each in _alike(store, topic, waiting, key)]
+    copies_behind = sum(place > min(alike) for place in copies)
+    return copies_behind > sum(place < here for place in alike)
 
 
 def _alike(

@@ -54,6 +54,7 @@ FOUND = {
     26871: "transacting",
     27259: "spreading",
     28820: "clocks+polling+popping+recreating+shrinking",
+    29283: "delaying",
 }
 PER_TEST = 10
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from saturnmq.broker.delay.delivered import first_undelivered
+from saturnmq.broker.delay.delivered import KEYS_MAX, first_undelivered
 from saturnmq.store.message_store import MessageStore, PendingMessage
 from store_rig import CONFIG, dispatch, flush, new_disk, open_store
 
@@ -76,7 +76,31 @@ def test_a_copy_that_may_be_of_another_message_does_not_count() -> None:
     assert first_undelivered(store, LEVEL, 0) == 0
     put(store)
     assert first_undelivered(store, LEVEL, 0) == 1
-    put(store, WAITS)  # sent twice: which of the two was delivered?
+    put(store, WAITS, size=2)  # another message with this id: which of the two was delivered?
+    put(store)
+    assert first_undelivered(store, LEVEL, 0) == 0
+
+
+def test_a_message_that_was_sent_twice_has_two_copies() -> None:
+    store = open_store(new_disk())
+    put(store, WAITS)
+    put(store)
+    put(store, WAITS)
+    assert first_undelivered(store, LEVEL, 0) == 1
+    put(store, WAITS, key="V")
+    assert first_undelivered(store, LEVEL, 0) == 1
+    put(store)
+    assert first_undelivered(store, LEVEL, 0) == 2
+    put(store, key="V")
+    assert first_undelivered(store, LEVEL, 0) == 3
+
+
+def test_more_alike_than_are_looked_up_count_as_not_delivered() -> None:
+    store = open_store(new_disk())
+    for _ in range(KEYS_MAX):
+        put(store, WAITS)
+    for _ in range(KEYS_MAX):
+        put(store)
     assert first_undelivered(store, LEVEL, 0) == 0
 
 
