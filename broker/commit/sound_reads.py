@@ -78,4 +78,5 @@ class SoundReads:
         finally:
             self._mending.discard(place)
         self._lost.add(place)
+        del self._found[place]
         log.error("the message at %d is damaged, and is not delivered: %s", place, why)
