@@ -187,12 +187,8 @@ class PopService:
         if popped.count < order.most:
             self._give_again(order, popped, lane)
         behind = self._store.visible_end(topic, queue_id, self._c.visible)
-        # Messages that are open and were not given out belong before the new ones: those that are
-        # ready, and in an ordered lane those of a lost answer, too.
-        belongs_behind = leases.is_ready(lane) or (
-            order.ordered and any(each.pop_ms != popped.pop_ms for each in lane.open.values())
-        )
-        if popped.count < order.most and lane.cursor < behind and not belongs_behind:
+        others_first = leases.come_first(lane, popped.pop_ms, ordered=order.ordered)
+        if popped.count < order.most and lane.cursor < behind and not others_first:
             if self._shares.room(lane):
                 self._give_new(order, popped, lane)
             else:
