@@ -64,6 +64,7 @@ class TimerDelivery:
     def __init__(
         self,
         context: Context,
+        sound: SoundReads,
         clock: DelayClock,
         window_ms: int,
         on_append: Callable[[], None],
@@ -72,7 +73,7 @@ class TimerDelivery:
         """`may_append` says whether this node is the master and its log takes messages now."""
         self._c = context
         self._store = context.store
-        self._sound = SoundReads(context)
+        self._sound = sound
         self._clock = clock
         self._window_ms = window_ms
         self._on_append = on_append

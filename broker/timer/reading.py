@@ -29,10 +29,12 @@ ALIKE_MAX = 32
 
 
 class TimerReader:
-    def __init__(self, context: Context, clock: DelayClock, window_ms: int) -> None:
+    def __init__(
+        self, context: Context, sound: SoundReads, clock: DelayClock, window_ms: int
+    ) -> None:
         self._c = context
         self._store = context.store
-        self._sound = SoundReads(context)
+        self._sound = sound
         self._clock = clock
         self._window_ms = window_ms
 

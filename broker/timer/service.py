@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from saturnmq.broker.commit.gate import StoreGate
+from saturnmq.broker.commit.sound_reads import SoundReads
 from saturnmq.broker.context import Context
 from saturnmq.broker.timer.delay_clock import DelayClock
 from saturnmq.broker.timer.delivery import TimerDelivery
@@ -57,9 +58,10 @@ class TimerService:
         self.window_ms = max(min(WINDOW_MS, reserved_ms * 2 // 3), WINDOW_MIN_MS)
         self.pending = PendingMessages()
         self._saved = SavedPending(context, disk)
-        self._reader = TimerReader(context, self.clock, self.window_ms)
+        sound = SoundReads(context)  # what one of the two has found damaged, the other one knows
+        self._reader = TimerReader(context, sound, self.clock, self.window_ms)
         self._delivery = TimerDelivery(
-            context, self.clock, self.window_ms, on_append, self._may_append
+            context, sound, self.clock, self.window_ms, on_append, self._may_append
         )
         self._arrived = asyncio.Event()
         self._arrived.set()

@@ -15,7 +15,8 @@ def test_markers_that_were_all_deleted_are_not_waited_for(read: int) -> None:
     """The log begins behind them: the simulator found a reader that asked without end."""
     store = SimpleNamespace(visible_end=lambda *_: 0, markers=(5, 5))
     context = SimpleNamespace(store=store, visible=100)
-    reader = TimerReader(context, SimpleNamespace(), 0)  # type: ignore[arg-type]
+    nothing = SimpleNamespace()
+    reader = TimerReader(context, nothing, nothing, 0)  # type: ignore[arg-type]
     pending = PendingMessages()
     pending.next_marker = read
     assert not asyncio.run(reader.step(pending))
