@@ -328,8 +328,9 @@ class Leases:
     def come_first(self, lane: PopLane, pop_ms: int, *, ordered: bool) -> bool:
         """Whether open messages of a lane that are not in the answer of this time belong before new
         ones: those that are ready, and in an ordered lane those of a lost answer, too."""
-        lost = ordered and any(lease.pop_ms != pop_ms for lease in lane.open.values())
-        return lost or self.is_ready(lane)
+        return self.is_ready(lane) or (
+            ordered and any(lease.pop_ms != pop_ms for lease in lane.open.values())
+        )
 
     def is_blocked(self, lane: PopLane, attempt_id: str) -> bool:
         """Whether an ordered reader must wait for messages that are out, unless the consumer that

@@ -223,7 +223,7 @@ cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify)
     return pos
 
 
-cdef bint wraps(const uint8_t *p, Py_ssize_t left) noexcept nogil:
+cdef bint wraps(const uint8_t *p, Py_ssize_t left) noexcept:
     cdef Py_ssize_t size
     while left >= FRAME_BYTES_MIN:
         if get32(p + 36) & WRAPPED == WRAPPED:
@@ -237,15 +237,12 @@ cdef bint wraps(const uint8_t *p, Py_ssize_t left) noexcept nogil:
 
 
 def has_wrapped(frames):
-    """`frame_reference.has_wrapped`."""
+    """`frame_reference.has_wrapped`. It looks at two fields of each frame: no work to release the
+    GIL for, beside that of decoding them."""
     cdef Bytes b
     cdef bint found
     hold(frames, &b)
-    if b.size >= LONG_BYTES:
-        with nogil:
-            found = wraps(b.at, b.size)
-    else:
-        found = wraps(b.at, b.size)
+    found = wraps(b.at, b.size)
     release(&b)
     return found
 

@@ -274,6 +274,16 @@ def test_batches_behind_plain_messages_are_unwrapped_in_one_reply() -> None:
 # pops
 
 
+async def popped(popper: pop_rig.Popper, *most: int) -> list[pop_rig.Got]:
+    """The messages of several pops, each of at most so many."""
+    found: list[pop_rig.Got] = []
+    for count in most:
+        got = await popper.pop(count)
+        assert len(got) <= count
+        found += got
+    return found
+
+
 def test_a_pop_gives_out_the_messages_of_batches_one_by_one() -> None:
     async def body(it: World) -> None:
         broker, client = await world(it)
@@ -283,11 +293,7 @@ def test_a_pop_gives_out_the_messages_of_batches_one_by_one() -> None:
         await zipped(client, 5, 4)
         await single(client, 9)
         await settled(it, broker)
-        found: list[pop_rig.Got] = []
-        for most in (2, 1, 4, 32):
-            got = await popper.pop(most)
-            assert len(got) <= most
-            found += got
+        found = await popped(popper, 2, 1, 4, 32)
         assert [(one.message.queue_offset, one.body) for one in found] == numbers((0, 10))
         assert not any(one.message.sys_flag & NEED_UNWRAP for one in found)
         for one in found[:7]:
@@ -345,11 +351,7 @@ def test_pops_of_a_queue_with_plain_messages_and_batches_get_each_message() -> N
         await it.until(lambda: broker.messaging.popping.serves)
         mixed(broker)
         await settled(it, broker)
-        found: list[pop_rig.Got] = []
-        for most in (3, 1, 4, 32):
-            got = await popper.pop(most)
-            assert len(got) <= most
-            found += got
+        found = await popped(popper, 3, 1, 4, 32)
         assert [(one.message.queue_offset, one.body) for one in found] == numbers((0, 10))
         for one in found:
             assert (await popper.ack(one)).code == 0
