@@ -37,7 +37,9 @@ from saturnmq.store.offsets import PhysicalOffset
 
 log = logging.getLogger(__name__)
 
-COPIES_LOOK = 2.5  # times `lookMicros`, where a send waits for a copy
+# Times `lookMicros`, where a send waits for a copy, and where it waits for the disk.
+COPIES_LOOK = 2.5
+FLUSH_LOOK = 6.0
 
 
 async def nobody_mends(start: int, end: int) -> bool:
@@ -107,11 +109,14 @@ class Context:
         return self.role.required > 1 or bool(self.witnesses())
 
     def stay_awake(self) -> None:
-        """Look for input before the loop sleeps: a request or a part of the log came, so more may
-        follow. The next request of a sender that waits for copies comes later."""
+        """Look for input before the loop sleeps: a request or a part of the log came, or senders
+        have their answers, so more may follow. The next request of a sender that waits for copies
+        or for the disk comes later."""
         look = self.config.look_micros
         if look:
-            self.runtime.stay_awake(look * (COPIES_LOOK if self.role.required > 1 else 1) / 1e6)
+            copies = COPIES_LOOK if self.role.required > 1 else 1.0
+            flush = FLUSH_LOOK if self.config.sync_flush else 1.0
+            self.runtime.stay_awake(look * max(copies, flush) / 1e6)
 
     @property
     def visible(self) -> PhysicalOffset:

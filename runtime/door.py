@@ -126,6 +126,11 @@ class Runtime(Protocol):
         """Run a blocking call (a flush, a file write) away from the loop."""
         ...
 
+    def datasync(self, fd: int) -> "asyncio.Future[None] | None":
+        """Begin `fdatasync` of a file without a thread; the future has an OSError if that fails.
+        None where that is not possible: then a thread has to do it."""
+        ...
+
     def writer(
         self, transport: Transport, *, copies: bool = False
     ) -> Callable[[list[Buffer]], None]:

@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 
 from . import forks, local_sockets
 from .alarm import FineAlarm
+from .datasync import Datasync
 from .door import (
     Buffer,
     Handle,
@@ -190,6 +191,7 @@ class NativeRuntime:
         self._sockets: WeakKeyDictionary[object, forks.Socket] = WeakKeyDictionary()
         self._forked = False
         self._lookout: LoopLookout | None = None
+        self._datasync: Datasync | None = None
         self._spare = SpareDescriptors()
         forks.register(self)
 
@@ -198,7 +200,7 @@ class NativeRuntime:
         for connection in list(self._sockets.values()):
             connection.cut()
         self._forked = self._given_loop is not None
-        self._given_loop = self._pool = None
+        self._given_loop = self._pool = self._datasync = None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -266,6 +268,11 @@ class NativeRuntime:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="saturnmq")
         return await self.loop.run_in_executor(self._pool, function, *args)
+
+    def datasync(self, fd: int) -> asyncio.Future[None] | None:
+        if self._datasync is None:
+            self._datasync = Datasync(self.loop)
+        return self._datasync.begin(fd)
 
     def writer(
         self, transport: Transport, *, copies: bool = False
@@ -379,6 +386,9 @@ class NativeRuntime:
 
     def close(self) -> None:
         """Let the blocking threads end; open connections belong to their owners."""
+        if self._datasync is not None:
+            self._datasync.close()
+            self._datasync = None
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None

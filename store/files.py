@@ -27,6 +27,9 @@ _MLOCK_ONFAULT = 1
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _MS_SYNC = 4
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_STATX_INO, _STATX_SIZE = 0x100, 0x200
 _READ = 256 << 10
 _SAMPLE = 64 << 10
 _ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file at a time
@@ -99,6 +102,10 @@ class MappedFile(Protocol):
 
 class SegmentFile(MappedFile, Protocol):
     """A mapped file that stays open."""
+
+    @property
+    def descriptor(self) -> int:
+        """Of the open file; -1 if there is none, or none any more."""
 
     def forget(self, start: int, end: int) -> None:
         """Drop what the page cache holds of [start, end) and need not write: the next read tells
@@ -201,6 +208,35 @@ _LIBC = _libc()
 def _last_error(path: str) -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number), path)
+
+
+class _Statx(ctypes.Structure):
+    """`struct statx`: what is asked for here."""
+
+    _fields_ = (
+        ("mask", ctypes.c_uint32),
+        ("_before", ctypes.c_char * 28),
+        ("ino", ctypes.c_uint64),
+        ("size", ctypes.c_uint64),
+        ("_between", ctypes.c_char * 88),
+        ("dev_major", ctypes.c_uint32),
+        ("dev_minor", ctypes.c_uint32),
+        ("_rest", ctypes.c_char * 112),
+    )
+
+
+def _identity(fd: int, path: str = "") -> tuple[int, int, int, int]:
+    """The device (major, minor), the inode and the size of an open file, or of a path.
+
+    `os.stat` would ask for the times of the file, too. The next write must differ from a time that
+    was asked for, so it gets a new one (Linux 6.13), and the next sync of the file may have to
+    write its inode as well: that took as long as the data.
+    """
+    found = _Statx()
+    flags = 0 if path else _AT_EMPTY_PATH
+    if _LIBC.statx(fd, os.fsencode(path), flags, _STATX_INO | _STATX_SIZE, ctypes.byref(found)):
+        raise _last_error(path)
+    return found.dev_major, found.dev_minor, found.ino, found.size
 
 
 class ReadOpened:
@@ -325,6 +361,10 @@ class NativeSegment(NativeReadFile, NativeMapped):
         NativeReadFile.__init__(self, path, size, fd)
         NativeMapped.__init__(self, path, size, fd)
 
+    @property
+    def descriptor(self) -> int:
+        return self._fd
+
     def flush(self, start: int, end: int) -> None:
         fd = self._fd
         # Another thread may close it, before or meanwhile: whoever deletes a file needs none of it.
@@ -380,17 +420,16 @@ class NativeSegment(NativeReadFile, NativeMapped):
 
     def in_place(self) -> bool:
         try:
-            mine = os.fstat(self._fd)
+            mine = _identity(self._fd)
         except OSError as error:
             if error.errno != errno.EBADF:
                 raise
             return True  # its owner has closed it: it need not be anywhere
         try:
-            there = os.stat(self.path)
+            there = _identity(_AT_FDCWD, self.path)
         except (FileNotFoundError, NotADirectoryError):
             return False
-        same = there.st_dev, there.st_ino, there.st_size
-        return same == (mine.st_dev, mine.st_ino, self.size)
+        return there == (*mine[:-1], self.size)
 
     def close(self) -> None:
         NativeReadFile.close(self)

@@ -72,7 +72,8 @@ class WatermarkAdvancer:
         c = self._c
         marks = c.store.watermarks
         confirm(c)
-        c.ledger.release(marks.confirmed)
+        if c.ledger.release(marks.confirmed):
+            c.stay_awake()
         for tell in self.on_append:
             tell()
         if marks.dispatched < marks.appended:

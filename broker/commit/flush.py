@@ -1,12 +1,14 @@
 """The flush service: the only advancer of `flushed`.
 
-One flush runs at a time, in a thread, over everything that was appended when it began. Later
-appends go with the next flush (group commit). With SYNC_FLUSH every append wakes it. With
-ASYNC_FLUSH a flush begins every `flush_interval_ms`, or when the one before ends, however much was
-appended: the loss window is bounded by time and not by bytes. If the disk is too slow for that,
-`keeps_up` is false, and nothing is acknowledged until the next flush ends: an acknowledged message
-must be on the disk within BOUND_S (docs/guarantees.md 2.2). A failed flush is final: the store
-fences itself, every waiting send gets an answer, nothing is retried (docs/guarantees.md S1).
+One flush runs at a time, beside the loop, over everything that was appended when it began. Later
+appends go with the next flush (group commit). With SYNC_FLUSH every append wakes it, and the kernel
+syncs without a thread where it can: to wake a thread and to be woken by it takes as long as a fast
+disk. With ASYNC_FLUSH a thread does it; a flush begins every `flush_interval_ms`, or when the one
+before ends, however much was appended: the loss window is bounded by time and not by bytes. If the
+disk is too slow for that, `keeps_up` is false, and nothing is acknowledged until the next flush
+ends: an acknowledged message must be on the disk within BOUND_S (docs/guarantees.md 2.2). A failed
+flush is final: the store fences itself, every waiting send gets an answer, nothing is retried
+(docs/guarantees.md S1).
 
 With a transient pool a commit writes the buffers in memory to the file every `commit_interval_ms`.
 """
@@ -100,11 +102,28 @@ class FlushService:
         if await self._run(ticket):
             self._tell_flushed()
 
+    async def _sync_by_kernel(self, ticket: FlushTicket) -> bool:
+        """Flush without a thread, if that is possible: a sender waits for it. False: it is not."""
+        file = ticket.only_file if self._sync else None
+        if file is None or file.descriptor < 0:
+            return False
+        syncing = self._runtime.datasync(file.descriptor)
+        if syncing is None:
+            return False
+        try:
+            await syncing
+        except OSError as error:
+            error.filename = file.path
+            raise
+        ticket.check_in_place()
+        return True
+
     async def _run(self, ticket: FlushTicket) -> bool:
-        """Flush in a thread; False: it failed, and the store takes no more writes."""
+        """Flush; False: it failed, and the store takes no more writes."""
         error = None
         try:
-            await self._runtime.run_blocking(ticket.run)
+            if not await self._sync_by_kernel(ticket):
+                await self._runtime.run_blocking(ticket.run)
         except OSError as caught:
             error = caught
         self._store.complete_flush(ticket, error)

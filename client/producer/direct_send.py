@@ -23,7 +23,7 @@ from saturnmq.runtime import forks
 from saturnmq.runtime.errors import SaturnError
 
 IDLE_S = 1.0  # an older connection is checked before use: the peer may have closed it
-LOOK_S = 250e-6  # a broker that waits for no disk answers well within it
+LOOK_S = 1e-3  # a broker answers within it, if its disk or its slaves are fast
 
 
 class DirectSend:

@@ -51,6 +51,8 @@ class SimSegment:
     do.
     """
 
+    descriptor = -1
+
     def __init__(self, disk: SimDisk, path: str, inode: Inode) -> None:
         self._disk = disk
         self._inode = inode

@@ -181,6 +181,9 @@ class SimRuntime:
             if not self.off:
                 await asyncio.sleep(self._weather.uniform(low, high))
 
+    def datasync(self, fd: int) -> None:
+        """Simulated files have no descriptors."""
+
     def writer(
         self, transport: Transport, *, copies: bool = False
     ) -> Callable[[list[Buffer]], None]:

@@ -25,11 +25,22 @@ class FlushTicket:
     def __post_init__(self) -> None:
         assert self.target >= 0, f"a flush up to {self.target}"
 
+    @property
+    def only_file(self) -> SegmentFile | None:
+        """The file whose sync is all that `run` has to do; None if it has more, or nothing, to
+        do."""
+        return self.ranges[0][0] if len(self.ranges) == 1 and not self.commits else None
+
     def run(self) -> None:
         for file, start, data in self.commits:
             file.write(start, data)
         for file, start, end in self.ranges:
             file.flush(start, end)
+        self.check_in_place()
+
+    def check_in_place(self) -> None:
+        """After the syncs: OSError if a file has lost its name meanwhile, and its bytes with it."""
+        for file, _, _ in self.ranges:
             if not file.in_place():
                 raise gone(file)
 

@@ -201,6 +201,20 @@ def test_a_group_that_waits_for_copies_stays_awake_for_longer(tmp_path: Path) ->
     run(body)
 
 
+def test_a_broker_with_synchronous_flush_stays_awake_for_longer(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        settings = config(tmp_path, flush_disk_type="SYNC_FLUSH", look_micros=100)
+        broker = await started(runtime, settings)
+        found: list[float] = []
+        runtime.stay_awake = found.append  # type: ignore[method-assign]  # the loop is the test's
+        client = await connected(runtime, broker)
+        assert (await send(client, b"one")).code == 0
+        assert found == [600e-6, 600e-6]  # for the request, and after its answer
+        await broker.close()
+
+    run(body)
+
+
 def test_a_slave_stays_awake_for_the_next_part_of_the_log(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         master = await started(runtime, config(tmp_path / "m", look_micros=0))
