@@ -105,9 +105,7 @@ class Datasync:
         if self._told < 0 or len(self._under_way) == AT_ONCE:
             return None
         self._count += 1
-        request = Request(
-            data=self._count, opcode=FDSYNC, fd=fd, flags=RESFD, resfd=self._told
-        )
+        request = Request(data=self._count, opcode=FDSYNC, fd=fd, flags=RESFD, resfd=self._told)
         requests = (ctypes.c_void_p * 1)(ctypes.addressof(request))
         if self._call(self._numbers.submit, self._context, 1, requests) != 1:
             return None

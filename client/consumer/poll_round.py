@@ -13,9 +13,7 @@ one that changes a queue calls `recall`, after which the next poll asks the loop
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable
 from operator import length_hint
 
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
@@ -23,19 +21,9 @@ from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
 from saturnmq.client.consumer.polled_offsets import PolledOffsets
 from saturnmq.client.consumer.process_queue import MessageRun
 from saturnmq.client.consumer.pulling import OWN_COUNT
+from saturnmq.client.kernels import PollTurns, QueueTurn
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.runtime import forks
-
-
-class QueueTurn:
-    """A queue, and its messages that are at hand."""
-
-    __slots__ = ("held", "idle", "upcoming")
-
-    def __init__(self, held: AssignedQueue) -> None:
-        self.held = held
-        self.idle = True  # there were no more messages when the loop looked last
-        self.upcoming: Iterator[ReceivedMessage] = iter([])
 
 
 class PollRound:
@@ -51,53 +39,28 @@ class PollRound:
         self._polled = polled
         self._auto_commit = auto_commit
         self._traces = traces
-        self._round: deque[QueueTurn] = deque()
+        self._round = PollTurns()
+        # At most so many messages for a poll; empty if the loop must be asked.
+        self.give: Callable[[int], list[ReceivedMessage]]
+        self.give = self._round.give if traces is None else self._give_traced
         self._turns: dict[MessageQueue, QueueTurn] = {}
         self._running: dict[QueueTurn, MessageRun] = {}
         self._paused: set[MessageQueue] = set()
-        # The last poll, whose messages are not done with: its turn, and how many, or more.
-        self._last_turn: QueueTurn | None = None
-        self._last = 0
         self._foreign = False  # it belongs to the process that forked this one
         forks.register(self)
 
     # -- any thread ---------------------------------------------------------------------------
-    def give(self, most: int) -> list[ReceivedMessage]:
-        """At most `most` messages for a poll; empty if the loop must be asked."""
-        for _ in range(len(self._round)):
-            turn = self._round[0]
-            messages = self._draw(turn, most)
-            if messages or not turn.idle:
-                break
-            self._round.rotate(-1)
-        else:
-            return []
-        if messages:
-            self._round.rotate(-1)
-            if self._traces is not None:
-                self._traces.polled(messages)
-        return messages
-
-    def _draw(self, turn: QueueTurn, most: int) -> list[ReceivedMessage]:
-        # Before the messages are drawn: the loop must not take them for those of an earlier poll.
-        self._last_turn = turn
-        if most == 1:
-            self._last = 1
-            for message in turn.upcoming:
-                return [message]
-            return []
-        if most < 1:
-            return []
-        self._last = most
-        messages = list(islice(turn.upcoming, most))
-        self._last = len(messages)
+    def _give_traced(self, most: int) -> list[ReceivedMessage]:
+        messages = self._round.give(most)
+        if messages and self._traces is not None:
+            self._traces.polled(messages)
         return messages
 
     # -- the loop thread ----------------------------------------------------------------------
     def add(self, held: AssignedQueue) -> None:
         """A queue is read from now on."""
         turn = self._turns[held.queue] = QueueTurn(held)
-        self._round.append(turn)
+        self._round.add(turn)
 
     def remove(self, held: AssignedQueue) -> None:
         """The queue is not read here any more."""
@@ -143,7 +106,7 @@ class PollRound:
     def _settle(self, turn: QueueTurn, run: MessageRun) -> None:
         queue, size = turn.held.queue, len(run.messages)
         run.handled = size - length_hint(turn.upcoming)
-        done = run.handled - (self._last if turn is self._last_turn else 0)
+        done = run.handled - (self._round.last if turn is self._round.last_turn else 0)
         if self._auto_commit and 0 < done < size:
             self._polled.note(queue, run.messages[done].queue_offset)
         if run.handled == size:
@@ -184,5 +147,5 @@ class PollRound:
 
     def forked(self) -> None:
         """A child has to ask the loop, and is refused."""
-        self._round = deque()
+        self._round.clear()
         self._foreign = True

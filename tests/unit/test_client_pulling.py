@@ -104,7 +104,7 @@ def test_a_foreign_broker_is_asked_for_what_rocketmqs_clients_ask_for_and_ours_f
         "maxMsgBytes": str(256 * 1024),
         "bname": "a",
     }
-    ours = {"maxMsgNums": "2048", "maxMsgBytes": str(1024 * 1024), "saturnLimits": "true"}
+    ours = {"maxMsgNums": "2048", "maxMsgBytes": str(2048 * 1024), "saturnLimits": "true"}
     for expected in (first, first | ours, first):  # the third: it is another one by now
         world.pull(7)
         assert world.ext == expected

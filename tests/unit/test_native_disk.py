@@ -432,9 +432,7 @@ def test_a_file_that_is_gone_replaced_or_cut_is_not_in_place(root: str) -> None:
     segment.close()
 
 
-def test_a_look_at_its_place_asks_for_no_times(
-    root: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_at_its_place_asks_for_no_times(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     segment = DISK.create_segment(f"{root}/0", 4096)
     monkeypatch.setattr(os, "fstat", failing(errno.EIO))
     monkeypatch.setattr(os, "stat", failing(errno.EIO))
