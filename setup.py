@@ -31,6 +31,7 @@ kernels = {
     "saturnmq.protocol.sql92_kernel": ["protocol/sql92_kernel.pyx"],
     "saturnmq.store.store_kernel": ["store/store_kernel.pyx"],
     "saturnmq.client.client_kernel": ["client/client_kernel.pyx"],
+    "saturnmq.client.consumer.poll_kernel": ["client/consumer/poll_kernel.pyx"],
     "saturnmq.pipeline.arrow_kernel": ["pipeline/arrow_kernel.pyx"],
     "saturnmq.pipeline.encode_kernel": ["pipeline/encode_kernel.pyx"],
     "saturnmq.pipeline.jobs.digest_kernel": ["pipeline/jobs/digest_kernel.pyx"],

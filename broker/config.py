@@ -152,9 +152,8 @@ class BrokerConfig:
     look_micros: int = setting("lookMicros", 100, 0, 10_000, rocketmq=OURS)
     """After a request the broker looks for the next one for so many microseconds before it sleeps,
     unless others want the processor, or looking was in vain lately. Where idle processors halt, a
-    lone sender gets its answers earlier. A slave looks as well, after each part of the log. Where
-    sends wait for copies, both look 2.5 times as long; where they wait for the disk, 6 times. 0
-    sleeps at once."""
+    lone sender gets its answers earlier. A slave looks after each part of the log. Where sends wait
+    for copies, both look 2.5 times as long; for the disk, 6 times. 0 sleeps at once."""
     max_pending_acks: int = setting("maxPendingAcks", 100_000, rocketmq=OURS)
     """The sends that may wait for their acknowledgement; one more is refused."""
     max_held_pulls: int = setting("maxHeldPulls", 100_000, rocketmq=OURS)

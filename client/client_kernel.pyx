@@ -1,6 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""What every sent and every polled message passes through, compiled; `batch_reference.py` and
-`poll_turns.py` are the readable twins.
+"""The hot half of batch.py, compiled; `batch_reference.py` is its readable twin.
 
 It exists for `Outbox.offer`: from the check of the message to the finished entry nothing in it
 releases the GIL or runs Python code, so a batch is never seen half written and needs no lock.
@@ -21,7 +20,6 @@ from libc.string cimport memchr, memcpy
 from saturnmq.protocol.frame_kernel.sending cimport Message, put_entry
 
 from copy import copy
-from itertools import islice
 
 from saturnmq.client.producer.batch_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX, ITEM_OVERHEAD
 from saturnmq.client.producer.results import SendStatus
@@ -349,74 +347,3 @@ cdef bytes plain_properties(dict properties):
 cdef inline bint holds_mark(const char *text, Py_ssize_t size) noexcept:
     """Whether a name or a value holds the byte that ends names or values."""
     return memchr(text, 1, size) is not NULL or memchr(text, 2, size) is not NULL
-
-
-# --- polls ------------------------------------------------------------------------------------------
-
-@cython.final
-cdef class QueueTurn:
-    """A queue, and its messages that are at hand."""
-
-    cdef public object held, upcoming
-    cdef public bint idle
-
-    def __init__(self, held):
-        self.held = held
-        self.idle = True
-        self.upcoming = iter(())
-
-
-@cython.final
-cdef class PollTurns:
-    """The queues in turn. Polls of any thread draw; the loop's thread does all else."""
-
-    cdef list _turns
-    cdef Py_ssize_t _next
-    cdef public QueueTurn last_turn
-    cdef public Py_ssize_t last
-
-    def __init__(self):
-        self._turns = []
-
-    def add(self, QueueTurn turn not None):
-        self._turns.append(turn)
-
-    def remove(self, QueueTurn turn not None):
-        self._turns.remove(turn)
-
-    def clear(self):
-        self._turns.clear()
-
-    def give(self, Py_ssize_t most):
-        """At most `most` messages of the next queue that has some; empty if the loop must be
-        asked."""
-        cdef QueueTurn turn
-        cdef list messages
-        for _ in range(len(self._turns)):
-            if self._next >= len(self._turns):
-                self._next = 0
-            turn = <QueueTurn>self._turns[self._next]
-            messages = self.draw(turn, most)
-            if messages:
-                self._next += 1
-                return messages
-            if not turn.idle:
-                break
-            self._next += 1
-        return []
-
-    cdef list draw(self, QueueTurn turn, Py_ssize_t most):
-        cdef list messages
-        # Before the messages are drawn: the loop must not take them for those of an earlier poll.
-        self.last_turn = turn
-        if most == 1:
-            self.last = 1
-            for message in turn.upcoming:
-                return [message]
-            return []
-        if most < 1:
-            return []
-        self.last = most
-        messages = list(islice(turn.upcoming, most))
-        self.last = len(messages)
-        return messages

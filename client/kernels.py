@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from saturnmq.client.consumer import poll_turns as _turns
 from saturnmq.client.producer import batch_reference as _reference
 from saturnmq.protocol import kernels as _protocol
 
@@ -20,15 +19,11 @@ if TYPE_CHECKING:
     handles_of = _reference.handles_of
     pack = _reference.pack
     results_of = _reference.results_of
-    PollTurns = _turns.PollTurns
-    QueueTurn = _turns.QueueTurn
 else:
     # A kernel of older sources, in a tree that is run in place, lacks them.
     handles_of = getattr(_kernel, "handles_of", _reference.handles_of)
     pack = getattr(_kernel, "pack", _reference.pack)
     results_of = getattr(_kernel, "results_of", _reference.results_of)
-    PollTurns = getattr(_kernel, "PollTurns", _turns.PollTurns)
-    QueueTurn = getattr(_kernel, "QueueTurn", _turns.QueueTurn)
 
 if TYPE_CHECKING or _kernel is None:
     BatchFields = _reference.BatchFields
@@ -44,8 +39,6 @@ else:
 __all__ = [
     "BatchFields",
     "Outbox",
-    "PollTurns",
-    "QueueTurn",
     "SendHandle",
     "SendResult",
     "handles_of",

@@ -33,7 +33,7 @@ RESFD = 1  # IOCB_FLAG_RESFD: `resfd` is told
 AT_ONCE = 8
 
 
-class Request(ctypes.Structure):
+class AioRequest(ctypes.Structure):
     """`struct iocb` of linux/aio_abi.h, on a little-endian machine."""
 
     _fields_ = (
@@ -52,7 +52,7 @@ class Request(ctypes.Structure):
     )
 
 
-class Event(ctypes.Structure):
+class AioEvent(ctypes.Structure):
     """`struct io_event`."""
 
     _fields_ = (
@@ -86,7 +86,7 @@ class Datasync:
         self._under_way: dict[int, asyncio.Future[None]] = {}
         self._count = 0
         self._context = ctypes.c_ulong(0)
-        self._events = (Event * AT_ONCE)()
+        self._events = (AioEvent * AT_ONCE)()
         self._told = -1
         if sys.platform != "linux" or sys.byteorder != "little":
             return
@@ -105,7 +105,7 @@ class Datasync:
         if self._told < 0 or len(self._under_way) == AT_ONCE:
             return None
         self._count += 1
-        request = Request(data=self._count, opcode=FDSYNC, fd=fd, flags=RESFD, resfd=self._told)
+        request = AioRequest(data=self._count, opcode=FDSYNC, fd=fd, flags=RESFD, resfd=self._told)
         requests = (ctypes.c_void_p * 1)(ctypes.addressof(request))
         if self._call(self._numbers.submit, self._context, 1, requests) != 1:
             return None

@@ -18,10 +18,10 @@ from operator import length_hint
 
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
+from saturnmq.client.consumer.poll_turns import PollTurns, QueueTurn
 from saturnmq.client.consumer.polled_offsets import PolledOffsets
 from saturnmq.client.consumer.process_queue import MessageRun
 from saturnmq.client.consumer.pulling import OWN_COUNT
-from saturnmq.client.kernels import PollTurns, QueueTurn
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.runtime import forks
 

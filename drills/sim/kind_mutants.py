@@ -42,7 +42,7 @@ def _anyone(original: Any) -> Any:
 
 def _last_poll_too(original: Any) -> Any:
     def settle(self: PollRound, *args: Any) -> None:
-        self._last = 0
+        self._round.last = 0
         original(self, *args)
 
     return settle

@@ -16,7 +16,7 @@ import pytest
 import uvloop
 from broker_rig import config, connected, run, send, started
 from saturnmq.protocol.codes import ResponseCode
-from saturnmq.runtime.datasync import AT_ONCE, NUMBERS, Datasync, Event, Numbers, Request
+from saturnmq.runtime.datasync import AT_ONCE, NUMBERS, AioEvent, AioRequest, Datasync, Numbers
 from saturnmq.runtime.native import NativeRuntime
 
 CALLS = NUMBERS.get(platform.machine(), Numbers(0, 0, 0, 0))
@@ -53,7 +53,7 @@ class Kernel:
         if number == self.refuses:
             return -errno.EAGAIN
         if number == CALLS.submit:
-            request = Request.from_address(arguments[2][0])
+            request = AioRequest.from_address(arguments[2][0])
             assert request.opcode == 3  # IOCB_CMD_FDSYNC
             self.asked.append((request.data, request.resfd))
             return 0 if self.takes_none else 1
@@ -61,7 +61,7 @@ class Kernel:
             events, given = arguments[3], self.ended[: arguments[2]]
             del self.ended[: len(given)]
             for place, (data, result) in enumerate(given):
-                events[place] = Event(data=data, result=result)
+                events[place] = AioEvent(data=data, result=result)
             return len(given)
         if number == CALLS.destroy:
             self.given_back = True
@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_synced_is_left_to_the_caller(
 
 
 def test_structures_are_those_of_the_kernel() -> None:
-    assert (ctypes.sizeof(Request), ctypes.sizeof(Event)) == (64, 32)
+    assert (ctypes.sizeof(AioRequest), ctypes.sizeof(AioEvent)) == (64, 32)
 
 
 @pytest.mark.parametrize("by_kernel", [True, False])

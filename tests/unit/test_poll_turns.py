@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.client import kernels
-from saturnmq.client.consumer import poll_turns
+from saturnmq.client.consumer import poll_reference, poll_turns
 
-KINDS = [poll_turns, kernels]
+KINDS = [poll_reference, poll_turns]
 
 
 @pytest.fixture(params=KINDS, ids=["reference", "chosen"])
