@@ -160,11 +160,11 @@ def test_a_look_that_fails_is_no_all_clear(tmp_path: Path, monkeypatch) -> None:
     store = MessageStore.open(replace(CONFIG, root=str(tmp_path)), NativeDisk(), Clock())
     fill(store, 5)
 
-    def refuse(path: str) -> os.stat_result:
+    def refuse(_: int, path: str = "") -> tuple[int, ...]:
         raise OSError(errno.EIO, "planned", path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "stat", refuse)
+        patch.setattr("saturnmq.store.files._identity", refuse)
         with pytest.raises(OSError, match="planned"):
             store.check_files()
     assert "planned" in (store.failed or "")
