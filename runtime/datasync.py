@@ -96,7 +96,11 @@ class Datasync:
         self._numbers, self._call = numbers, call or system_call()
         if self._call(numbers.setup, AT_ONCE, ctypes.byref(self._context)) < 0:
             return  # forbidden here, or too many are in use
-        self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:  # no descriptor is left: that is no failed sync
+            self._call(numbers.destroy, self._context)
+            return
         loop.add_reader(self._told, self._ended)
 
     def begin(self, fd: int) -> asyncio.Future[None] | None:

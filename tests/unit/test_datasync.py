@@ -115,6 +115,20 @@ def test_what_the_kernel_does_not_take_has_not_begun(
     syncs.close()
 
 
+def test_without_a_descriptor_nothing_begins(
+    loop: asyncio.AbstractEventLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "eventfd", lacking)
+    kernel = Kernel()
+    syncs = Datasync(loop, kernel)
+    assert syncs.begin(7) is None
+    assert kernel.given_back
+    syncs.close()
+
+
 def test_a_file_that_cannot_be_synced_is_left_to_the_caller(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
