@@ -8,6 +8,12 @@ The names are in Linux's abstract namespace: they are no files, and end with the
 network namespace has its own, so a client finds the socket exactly where the address is one of its
 own machine; a container that is not on the server's network finds none. A name is anybody's to
 take. Hence a client only talks to a socket of its own user or of root, and takes TCP otherwise.
+
+The kernel gives a Unix socket room for 208 KiB that the other side has not read, and does not give
+it more as it does with TCP. A batch or an answer to a pull has up to 2 MiB. It would cross in ten
+parts, each with a change to the other process and back, and not at all while the sender's loop
+waits for Python's lock. So both sides ask for room for all of it (`net.core.wmem_max` is the most
+that they get).
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import struct
 from .door import LOCAL, join_address
 
 BACKLOG = 1024
+SEND_BUFFER = 2 << 20  # bytes: a full batch, or a full answer to a pull
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -48,6 +55,11 @@ def dial(host: str, port: int) -> socket.socket | None:
         pass
     sock.close()
     return None
+
+
+def widen(sock: socket.socket) -> None:
+    """Have room for SEND_BUFFER bytes on their way, or for as many as the system allows."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
 
 
 def _name(host: str, port: int) -> bytes:

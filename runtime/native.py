@@ -285,6 +285,8 @@ class NativeRuntime:
                 return lambda buffers: transport.writelines([bytes(b) for b in buffers])
             return transport.writelines
         fd = sock.fileno()
+        if sock.family == socket.AF_UNIX:  # here, as one that was accepted inherits no buffer
+            local_sockets.widen(sock)
 
         def write(buffers: list[Buffer]) -> None:
             if transport.get_write_buffer_size() or transport.is_closing():

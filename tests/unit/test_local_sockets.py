@@ -54,6 +54,31 @@ def test_a_client_of_the_same_machine_comes_over_the_socket(tmp_path: Path) -> N
     run(body)
 
 
+def test_a_full_batch_or_answer_has_room_on_its_way(tmp_path: Path) -> None:
+    """At the client's loop, in a blocking connection, and at the broker, which accepted both."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        channel = Channel(runtime, broker.address, 3.0)
+        assert (await send(client, b"near")).code == 0
+        assert (await asyncio.to_thread(channel.request, Command.request(28), 3.0)).code == 0
+        accepted = [each for each in broker._connections._hosts if isinstance(each, Endpoint)]
+        ends = [client, *accepted]
+        sockets = [end._transport.get_extra_info("socket") for end in ends if end._transport]
+        allowed = int(Path("/proc/sys/net/core/wmem_max").read_text())
+        expected = 2 * min(2 << 20, allowed)  # Linux doubles it, for what it keeps with the bytes
+        for sock in (channel._socket, *sockets):
+            assert sock.family == socket.AF_UNIX
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == expected
+        assert len(sockets) == 3
+        channel.close()
+        client.close()
+        await broker.close()
+
+    run(body)
+
+
 def test_a_broker_may_have_none(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path, local_socket=False))
