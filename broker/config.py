@@ -80,8 +80,8 @@ class BrokerConfig:
     """Also listen on `listenPort` - 2, which RocketMQ always does and its slaves need."""
     local_socket: bool = setting("localSocketEnable", True, rocketmq=OURS)
     """Also listen on a Unix socket that is named after the address of the broker. Our clients on
-    the same machine, of the same user or of any if the broker is root's, connect to it instead of
-    the port."""
+    the same machine, of the same user or of any if the broker is root's, take it instead of the
+    port; those with batches and pulls only where `net.core.wmem_max` is 1 MiB or more."""
     ha_master_address: str = setting("haMasterAddress", "")
     """The master to follow, `HOST:PORT` of its port for slaves; empty: ask the nameservers."""
     nameservers: tuple[str, ...] = setting("namesrvAddr", ())

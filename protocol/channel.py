@@ -54,8 +54,6 @@ class Channel:
             raise ConnectFailed(f"no connection to {address}: {why}") from error
         if near is None:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        else:
-            local_sockets.widen(near)
         self._socket.settimeout(None)
         self._lookout: Lookout | None = None
         if look_s:

@@ -9,11 +9,11 @@ network namespace has its own, so a client finds the socket exactly where the ad
 own machine; a container that is not on the server's network finds none. A name is anybody's to
 take. Hence a client only talks to a socket of its own user or of root, and takes TCP otherwise.
 
-The kernel gives a Unix socket room for 208 KiB that the other side has not read, and does not give
-it more as it does with TCP. A batch or an answer to a pull has up to 2 MiB. It would cross in ten
-parts, each with a change to the other process and back, and not at all while the sender's loop
-waits for Python's lock. So both sides ask for room for all of it (`net.core.wmem_max` is the most
-that they get).
+The kernel gives a Unix socket room for 208 KiB that the other side has not read yet, and never
+more, as it does with TCP. A batch or an answer to a pull has up to 2 MiB. It would cross in ten
+parts, each with a change to the other process and back, and no part while the sender's loop waits
+for Python's lock. So both sides ask for room for all of it. `net.core.wmem_max` limits that. Where
+it is 208 KiB as well, as it was in all older kernels, connections that carry such bytes take TCP.
 """
 
 from __future__ import annotations
@@ -43,23 +43,26 @@ def bind(host: str, port: int) -> socket.socket | None:
     return sock
 
 
-def dial(host: str, port: int) -> socket.socket | None:
-    """A connection to the socket of this address; None if there is none, or none to be trusted."""
+def dial(host: str, port: int, *, bulk: bool = False) -> socket.socket | None:
+    """A connection to the socket of this address; None if there is none, or none to be trusted. For
+    `bulk`, None also where the system leaves too little room."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.setblocking(False)  # it is there at once, or the server has no time for another one
-        sock.connect(_name(host, port))
-        if _owner(sock) in (0, os.geteuid()):
-            return sock
+        if widen(sock) >= SEND_BUFFER // 2 or not bulk:
+            sock.connect(_name(host, port))
+            if _owner(sock) in (0, os.geteuid()):
+                return sock
     except OSError:
         pass
     sock.close()
     return None
 
 
-def widen(sock: socket.socket) -> None:
-    """Have room for SEND_BUFFER bytes on their way, or for as many as the system allows."""
+def widen(sock: socket.socket) -> int:
+    """Ask for room for SEND_BUFFER bytes on their way; how many the system gives."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2  # the rest is the kernel's own
 
 
 def _name(host: str, port: int) -> bytes:

@@ -360,7 +360,7 @@ class NativeRuntime:
             return address
 
     async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
-        near = local_sockets.dial(host, port)
+        near = local_sockets.dial(host, port, bulk=True)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 transport: asyncio.BaseTransport

@@ -22,6 +22,12 @@ from saturnmq.runtime.native import NativeRuntime
 NOBODY = 65534
 
 
+@pytest.fixture(autouse=True)
+def modest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any system gives so much room."""
+    monkeypatch.setattr(local_sockets, "SEND_BUFFER", 64 << 10)
+
+
 def family(endpoint: Endpoint) -> int:
     assert endpoint._transport is not None
     return int(endpoint._transport.get_extra_info("socket").family)
@@ -54,9 +60,11 @@ def test_a_client_of_the_same_machine_comes_over_the_socket(tmp_path: Path) -> N
     run(body)
 
 
-def test_a_full_batch_or_answer_has_room_on_its_way(tmp_path: Path) -> None:
-    """At the client's loop, in a blocking connection, and at the broker, which accepted both."""
+def room(sock: socket.socket) -> int:
+    return sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 2
 
+
+def test_both_sides_of_each_connection_have_room_for_bulk(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, config(tmp_path))
         client = await connected(runtime, broker)
@@ -64,14 +72,31 @@ def test_a_full_batch_or_answer_has_room_on_its_way(tmp_path: Path) -> None:
         assert (await send(client, b"near")).code == 0
         assert (await asyncio.to_thread(channel.request, Command.request(28), 3.0)).code == 0
         accepted = [each for each in broker._connections._hosts if isinstance(each, Endpoint)]
+        assert len(accepted) == 2
         ends = [client, *accepted]
         sockets = [end._transport.get_extra_info("socket") for end in ends if end._transport]
-        allowed = int(Path("/proc/sys/net/core/wmem_max").read_text())
-        expected = 2 * min(2 << 20, allowed)  # Linux doubles it, for what it keeps with the bytes
         for sock in (channel._socket, *sockets):
-            assert sock.family == socket.AF_UNIX
-            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == expected
-        assert len(sockets) == 3
+            assert (sock.family, room(sock)) == (socket.AF_UNIX, local_sockets.SEND_BUFFER)
+        channel.close()
+        client.close()
+        await broker.close()
+
+    run(body)
+
+
+def test_bulk_takes_tcp_where_the_system_leaves_a_unix_socket_little_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = int(Path("/proc/sys/net/core/wmem_max").read_text())
+    monkeypatch.setattr(local_sockets, "SEND_BUFFER", 2 * limit + 2)
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        assert family(client) == socket.AF_INET
+        assert (await send(client, b"far")).code == 0
+        channel = Channel(runtime, broker.address, 3.0)
+        assert channel._socket.family == socket.AF_UNIX, "one request at a time needs no room"
         channel.close()
         client.close()
         await broker.close()
