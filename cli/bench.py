@@ -52,6 +52,10 @@ def against(
     peers: Annotated[
         Path, typer.Option(help="The folder `benchmarks` of a checkout, with the peers' programs.")
     ] = Path("benchmarks"),
+    full_cache: Annotated[
+        bool,
+        typer.Option(help="Fill the page cache before each run, as a server's is: steadier."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Measure this machine, or with --against this broker and a peer on it, in pairs."""
@@ -66,7 +70,9 @@ def against(
     def tell(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    document = versus.compare(peer, only, pairs, peers.resolve(), output, machine(), tell)
+    document = versus.compare(
+        peer, only, pairs, peers.resolve(), output, machine(), tell, full_cache=full_cache
+    )
     if plot is not None:
         plot.write_text(bench_chart.chart(document, versus.short))
     if as_json:

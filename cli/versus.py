@@ -29,6 +29,7 @@ from typing import Any, NamedTuple, Self
 from saturnmq.cli import workloads
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.cli.output import fail
+from saturnmq.cli.page_cache import FullCache
 
 PEERS = ("kafka", "rocketmq")
 REST_S = 0.5  # the broker indexes what the run before left
@@ -315,9 +316,12 @@ def compare(
     output: Path | None,
     facts: dict[str, Any],
     tell: Callable[[str], None],
+    *,
+    full_cache: bool = False,
 ) -> dict[str, Any]:
     """Measure the lines whose name has `only`; those that `output` has are not measured again. A
-    line for which the peer fails is under "failed", with the reason, and may be measured later."""
+    line for which the peer fails is under "failed", with the reason, and may be measured later.
+    With `full_cache` each run begins with a full page cache (`page_cache.py`)."""
     if peer not in PEERS:
         fail(f"--against takes {' or '.join(PEERS)}, not {peer!r}")
     if not (scripts / "peers" / f"{peer}.py").exists():
@@ -325,14 +329,31 @@ def compare(
     lines = [line for line in TABLE if peer in line.peers and only in line.name]
     if not lines:
         fail(f"no line has {only!r} in its name: they are {'; '.join(line.name for line in TABLE)}")
-    document = _begun(output, peer, pairs, facts)
+    document = _begun(output, peer, pairs, {**facts, "full_cache": full_cache})
+    with contextlib.ExitStack() as stack:
+        prepare: Callable[[], object] = lambda: None  # noqa: E731
+        if full_cache:
+            tell("the page cache is filled first, and again before each run")
+            prepare = stack.enter_context(FullCache()).fill
+        measure = functools.partial(_measure, peer, pairs, scripts, prepare, tell)
+        _measure_lines(lines, document, measure, output, tell)
+    return document
+
+
+def _measure_lines(
+    lines: list[Line],
+    document: dict[str, Any],
+    measure: Callable[[Line], tuple[str, dict[str, Any]]],
+    output: Path | None,
+    tell: Callable[[str], None],
+) -> None:
     for number, line in enumerate(lines, 1):
         if line.name in document["lines"]:
             tell(f"{number}/{len(lines)} {line.name}: measured already")
             continue
         tell(f"{number}/{len(lines)} {line.name}")
         try:
-            version, row = _measure(peer, line, pairs, scripts, tell)
+            version, row = measure(line)
         except PeerFailed as error:
             tell(f"    {error}; the other lines go on")
             document["failed"][line.name] = str(error)
@@ -341,7 +362,6 @@ def compare(
         document["lines"][line.name] = row
         if output is not None:
             _write(output, document)
-    return document
 
 
 def _begun(output: Path | None, peer: str, pairs: int, facts: dict[str, Any]) -> dict[str, Any]:
@@ -362,7 +382,12 @@ def _write(output: Path, document: dict[str, Any]) -> None:
 
 
 def _measure(
-    peer: str, line: Line, pairs: int, scripts: Path, tell: Callable[[str], None]
+    peer: str,
+    pairs: int,
+    scripts: Path,
+    prepare: Callable[[], object],
+    tell: Callable[[str], None],
+    line: Line,
 ) -> tuple[str, dict[str, Any]]:
     home = Path(tempfile.mkdtemp(prefix="saturnmq-against-"))
     with contextlib.ExitStack() as stack:
@@ -378,6 +403,7 @@ def _measure(
             request = line.request if pair else line.part(WARM_PART)
             found = []
             for side in (ours, theirs):
+                prepare()
                 time.sleep(REST_S)
                 found.append(side.run(request))
             if pair:

@@ -82,6 +82,32 @@ def test_both_sides_work_in_turns_and_lines_that_a_file_has_are_not_measured_aga
     assert len(bars) == 1 + 4
 
 
+def test_the_page_cache_is_filled_before_each_run(
+    scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    class Cache:
+        def __enter__(self) -> Cache:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            events.append("gone")
+
+        def fill(self) -> None:
+            events.append("full")
+
+    monkeypatch.setattr(versus, "FullCache", Cache)
+    output = tmp_path / "figures.json"
+    document = versus.compare(
+        "kafka", "first", 1, scripts, output, FACTS, lambda _: None, full_cache=True
+    )
+    assert events == ["full"] * 4 + ["gone"], "two sides get warm, and then run"
+    assert document["machine"] == {**FACTS, "full_cache": True}
+    with pytest.raises(Exit):
+        compared(scripts, "first", output)
+
+
 def test_a_line_for_which_the_peer_fails_is_named_and_the_others_are_measured(
     scripts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +154,8 @@ def test_a_file_of_another_run_ends_it(
     scripts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     output = tmp_path / "figures.json"
-    other = {"against": "kafka", "pairs": 7, "machine": FACTS, "versions": "", "lines": {}}
+    facts = {**FACTS, "full_cache": False}
+    other = {"against": "kafka", "pairs": 7, "machine": facts, "versions": "", "lines": {}}
     output.write_text(json.dumps(other))
     with pytest.raises(Exit):
         compared(scripts, "first", output)

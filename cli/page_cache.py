@@ -1,0 +1,65 @@
+"""A full page cache, as a server has that has run for days.
+
+Where a page of memory comes from is a large part of what a written byte costs. A virtual machine
+gets each page from its host when the page is touched for the first time, and gives large free areas
+back. On such a machine a figure depends on how much memory happened to be warm. In a full cache a
+new page is one that held another file, for everybody and in every run.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from saturnmq.cli.output import fail
+
+LEFT_PART = 8  # of memory is left free; the kernel keeps about a tenth while files are read
+STEP_BYTES = 16 << 20
+_FIELDS = {"MemTotal", "MemFree"}
+
+
+class FullCache:
+    """A file of holes, which takes no room on the disk, to be read until little memory is free."""
+
+    def __init__(self) -> None:
+        total = _memory()["MemTotal"]
+        self._left = total // LEFT_PART
+        self._size = total // STEP_BYTES * STEP_BYTES
+        self._next = 0
+        self._bytes = bytearray(STEP_BYTES)
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._file.truncate(self._size)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._file.close()
+
+    def fill(self) -> None:
+        """Read on, round and round: the part that comes next left memory first."""
+        for _ in range(0, self._size, STEP_BYTES):
+            if self._is_full():
+                return
+            os.preadv(self._file.fileno(), [self._bytes], self._next)
+            self._next = (self._next + STEP_BYTES) % self._size
+        if not self._is_full():
+            fail(
+                f"{_memory()['MemFree'] >> 20} MiB of memory are free after a file of "
+                f"{self._size >> 20} MiB was read: name a folder on a disk in TMPDIR"
+            )
+
+    def _is_full(self) -> bool:
+        return _memory()["MemFree"] <= self._left
+
+
+def _memory() -> dict[str, int]:
+    """Of /proc/meminfo, in bytes: all memory, and what nothing is in."""
+    found = {}
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        if name in _FIELDS:
+            found[name] = int(rest.split()[0]) << 10
+    return found
