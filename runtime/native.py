@@ -19,8 +19,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Thread, current_thread, main_thread
+from threading import current_thread, main_thread
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -39,6 +38,7 @@ from .door import (
 )
 from .errors import ConfigError, ConnectFailed
 from .lookout import LoopLookout
+from .workers import NativeWorkers
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -60,68 +60,6 @@ class NativeListener:
 
     def close(self) -> None:
         self._server.close()
-
-
-class NativeWorkers:
-    """Threads started as they are needed. A call through them costs a third of one through the
-    executor."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int, name: str) -> None:
-        self._loop = loop
-        self._most = threads
-        self._name = name
-        self._jobs: SimpleQueue[tuple[asyncio.Future[Any], Callable[..., Any], Any] | None] = (
-            SimpleQueue()
-        )
-        self._started = self._busy = 0
-
-    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = self._loop.create_future()
-        if self._started < min(self._busy + 1, self._most):
-            self._start()
-        self._busy += 1
-        self._jobs.put((future, function, args))
-        return future
-
-    def _start(self) -> None:
-        name = f"{self._name}-{self._started + 1}"
-        # A daemon: a listener that hangs must not keep the interpreter from ending.
-        thread = Thread(target=self._work, name=name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system gives no more threads
-            if not self._started:
-                raise
-            log.warning("%s: %d threads have to do: %s", self._name, self._started, error)
-            return
-        self._started += 1
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            future, function, args = job
-            result = error = None
-            try:
-                result = function(*args)
-            except BaseException as problem:
-                error = problem
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                self._loop.call_soon_threadsafe(self._settle, future, result, error)
-            del job, future, function, args, result, error  # nothing is kept while waiting
-
-    def _settle(
-        self, future: asyncio.Future[Any], result: object, error: BaseException | None
-    ) -> None:
-        self._busy -= 1
-        if future.done():  # cancelled
-            return
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-
-    def close(self) -> None:
-        for _ in range(self._started):
-            self._jobs.put(None)
 
 
 def raise_descriptor_limit() -> None:

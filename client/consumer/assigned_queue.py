@@ -12,6 +12,8 @@ from saturnmq.client.consumer.process_queue import MessageRun, ProcessQueue
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.runtime.door import Runtime
 
+GO_FIRST_S = 0.001
+
 
 class AssignedQueue:
     """A queue from the time when rebalance gives it until its hand-over to the next owner. Loop
@@ -43,6 +45,13 @@ class AssignedQueue:
     async def wait_for_space(self) -> None:
         self.space.clear()
         await self.space.wait()
+
+    async def let_listener_go_first(self, runtime: Runtime) -> None:
+        """Wait for the end of a run that has just begun, but not for long. Preparing the next pull
+        holds Python's lock, which the listener needs to begin."""
+        timer = runtime.call_later(GO_FIRST_S, self.space.set)
+        await self.wait_for_space()
+        timer.cancel()
 
     async def wait_for_data(self) -> None:
         await self.data.wait()

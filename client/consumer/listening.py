@@ -40,6 +40,7 @@ from saturnmq.runtime.errors import (
 log = logging.getLogger(__name__)
 
 RUN_S = 0.002
+QUICK_S = 0.0003
 RUN_MOST = 8192
 # Threads for a listener that takes at most so many seconds per message; a slower one gets all
 # threads.
@@ -131,6 +132,10 @@ class Caller:
                 if pace <= seconds:
                     return min(threads, self.threads)
         return self.threads
+
+    def is_quick(self, messages: int) -> bool:
+        """Whether the listener takes less than QUICK_S for so many messages, as far as is known."""
+        return 0.0 < self.pace * messages < QUICK_S
 
     def stalled(self) -> None:
         """A run takes far longer than the pace predicts: forget the pace."""

@@ -80,6 +80,11 @@ class Pulled:
     # it.
     term: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def at_end(self) -> bool:
+        """Whether nothing was behind these messages when the broker answered."""
+        return self.next_offset >= self.max_offset
+
     def log_move(self, queue: MessageQueue, asked: int) -> None:
         """Log that the reader of `queue`, which asked for `asked`, goes on elsewhere."""
         log.warning(

@@ -396,6 +396,8 @@ class PushConsumer:
             state.put(pulled.messages, pulled.next_offset, pulled.size)
             if pulled.messages:
                 self._consumption.arrived(held)
+                if pulled.at_end and self._caller.is_quick(len(pulled.messages)):
+                    await held.let_listener_go_first(self.runtime)
             elif pulled.stalled:
                 await self.runtime.sleep(ERROR_PAUSE_S)
 

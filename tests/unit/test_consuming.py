@@ -17,7 +17,7 @@ from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import ListenerError, ListenerStuck
 
-SEND_BACK = 36
+PULL, SEND_BACK = 11, 36
 
 
 class Watched(WorldCore):
@@ -384,5 +384,67 @@ def test_a_listener_that_hangs_is_told_every_time_out_with_the_message_that_it_h
         assert all(60.0 <= b - a <= 61.1 for a, b in pairwise([0.0, *times]))
         assert all("offset 499" in text for _, text in told), told[0]
         assert "for 60 s" in told[0][1]
+
+    world.run(main)
+
+
+class Timed(SimRuntime):
+    """Its listeners take time, which they add to `spent`."""
+
+    spent = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.spent
+
+
+class Ordered(WorldCore):
+    """Notes when it is asked for messages."""
+
+    def __init__(self, world: World, runtime: SimRuntime) -> None:
+        super().__init__(world, runtime=runtime)
+        self.events: list[tuple[str, float]] = []
+
+    async def invoke(
+        self,
+        address: str,
+        cmd: Command,
+        timeout_s: float | None = None,
+        ok: Collection[int] = frozenset({0}),
+    ) -> Command:
+        if cmd.code == PULL:
+            self.events.append(("pull", self.world.loop.time()))
+        return await super().invoke(address, cmd, timeout_s, ok)
+
+
+@pytest.mark.parametrize(
+    ("takes_s", "thread_s", "order", "after_s"),
+    [
+        (0.0001, 0.0002, ["call", "pull"], 0.0002),  # when the call is known to have ended
+        (0.0001, 0.005, ["pull", "call"], 0.004),  # the thread comes late: 1 ms, and no longer
+        (0.001, 0.0002, ["pull", "call"], 0.0002),  # a slow listener has the pull sent first
+    ],
+)
+def test_a_quick_listener_is_called_before_the_next_pull_of_a_queue_that_was_read(
+    takes_s: float, thread_s: float, order: list[str], after_s: float
+) -> None:
+    world = backlog(1)
+    network = SimNetwork(world.loop, 7)
+    runtime = Timed(world.loop, network, 7, "timed", blocking_latency_s=(thread_s, thread_s))
+    core = Ordered(world, runtime)
+
+    def listen(_: ReceivedMessage) -> None:
+        core.events.append(("call", world.loop.time()))
+        runtime.spent += takes_s
+
+    async def main() -> None:
+        async with consumer(world, core, listener_one=listen):
+            await world.until(lambda: len(core.events) == 3)  # its pace is not known yet
+            for _ in range(3):
+                core.events.clear()
+                world.send(0, b"next")
+                await world.until(lambda: len(core.events) == 2)
+                (first, at), (second, later) = core.events
+                assert [first, second] == order
+                assert later - at == pytest.approx(after_s, abs=1e-6)
 
     world.run(main)
