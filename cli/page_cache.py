@@ -3,7 +3,8 @@
 Where a page of memory comes from is a large part of what a written byte costs. A virtual machine
 gets each page from its host when the page is touched for the first time, and gives large free areas
 back. On such a machine a figure depends on how much memory happened to be warm. In a full cache a
-new page is one that held another file, for everybody and in every run.
+new page is one that held another file, for everybody and in every run. Nothing waits to be written
+in it: a run that finds the dirty pages of others is as fast as the disk.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class FullCache:
         self._file.close()
 
     def fill(self) -> None:
-        """Read on, round and round: the part that comes next left memory first."""
+        """Have all dirty pages written, and read on, round and round: the part that comes next left
+        memory first."""
+        os.sync()
         for _ in range(0, self._size, STEP_BYTES):
             if self._is_full():
                 return

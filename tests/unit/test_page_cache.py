@@ -18,10 +18,15 @@ class Memory:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, keeps: bool = True) -> None:
         self.free = STEPS
         self.read: list[int] = []
+        self.synced = -1
         self._keeps = keeps
         self._preadv = os.preadv
         monkeypatch.setattr(page_cache, "_memory", self.told)
         monkeypatch.setattr(os, "preadv", self.preadv)
+        monkeypatch.setattr(os, "sync", self.sync)
+
+    def sync(self) -> None:
+        self.synced = len(self.read)
 
     def told(self) -> dict[str, int]:
         return {"MemTotal": STEPS * STEP_BYTES, "MemFree": self.free * STEP_BYTES}
@@ -41,6 +46,7 @@ def test_it_reads_until_an_eighth_is_free_and_goes_on_there(
     with FullCache() as cache:
         cache.fill()
         assert memory.read == [0, 1, 2, 3, 4, 5, 6]
+        assert memory.synced == 0, "dirty pages go first"
         cache.fill()
         assert len(memory.read) == 7, "it is full"
         memory.free += 3  # a file was deleted, and the oldest pages had left before
