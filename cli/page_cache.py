@@ -16,13 +16,13 @@ from typing import Any, Self
 
 from saturnmq.cli.output import fail
 
-LEFT_PART = 8  # of memory is left free; the kernel keeps about a tenth while files are read
+LEFT_PART = 8  # of memory may be free; the kernel keeps about a tenth while files are read
 STEP_BYTES = 16 << 20
 _FIELDS = {"MemTotal", "MemFree"}
 
 
 class FullCache:
-    """A file of holes, which takes no room on the disk, to be read until little memory is free."""
+    """A file of holes, which takes no room on the disk; what is read of it fills memory."""
 
     def __init__(self) -> None:
         total = _memory()["MemTotal"]
@@ -40,22 +40,22 @@ class FullCache:
         self._file.close()
 
     def fill(self) -> None:
-        """Have all dirty pages written, and read on, round and round: the part that comes next left
-        memory first."""
+        """Have all dirty pages written. If much memory is free, read on as much as is free, round
+        and round: the part that comes next left memory first, and no page stays free that nothing
+        was in yet."""
         os.sync()
-        for _ in range(0, self._size, STEP_BYTES):
-            if self._is_full():
-                return
+        free = _memory()["MemFree"]
+        if free <= self._left:
+            return
+        for _ in range(0, free, STEP_BYTES):
             os.preadv(self._file.fileno(), [self._bytes], self._next)
             self._next = (self._next + STEP_BYTES) % self._size
-        if not self._is_full():
+        free = _memory()["MemFree"]
+        if free > self._left:
             fail(
-                f"{_memory()['MemFree'] >> 20} MiB of memory are free after a file of "
-                f"{self._size >> 20} MiB was read: name a folder on a disk in TMPDIR"
+                f"{free >> 20} MiB of memory are still free after as much was read from a file, "
+                f"the limit is {self._left >> 20} MiB: name a folder on a disk in TMPDIR"
             )
-
-    def _is_full(self) -> bool:
-        return _memory()["MemFree"] <= self._left
 
 
 def _memory() -> dict[str, int]:

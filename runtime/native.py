@@ -7,7 +7,6 @@ dies visibly instead of serving without its flush service.
 """
 
 import asyncio
-import contextlib
 import errno
 import logging
 import os

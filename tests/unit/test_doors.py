@@ -11,7 +11,6 @@ import asyncio
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -518,66 +517,6 @@ def test_workers_return_or_raise(run: Callable[[Body], None]) -> None:
         workers.close()
 
     run(body)
-
-
-def test_as_many_workers_as_asked_for_run_at_once_and_no_more() -> None:
-    async def body() -> None:
-        workers = NativeRuntime().workers(20, name="test")
-        together = threading.Barrier(20)
-        names: set[str] = set()
-
-        def call() -> None:
-            names.add(threading.current_thread().name)
-            together.wait(DEADLINE_S)
-
-        async with asyncio.timeout(DEADLINE_S):
-            await asyncio.gather(*(workers.run(call) for _ in range(60)))
-        assert len(names) == 20
-        workers.close()
-
-    asyncio.run(body())
-
-
-def test_one_worker_does_what_one_can_do_and_close_ends_all() -> None:
-    async def body() -> None:
-        workers = NativeRuntime().workers(3, name="test")
-        together = threading.Barrier(3)
-
-        def call() -> threading.Thread:
-            together.wait(DEADLINE_S)
-            return threading.current_thread()
-
-        async with asyncio.timeout(DEADLINE_S):
-            threads = set(await asyncio.gather(*(workers.run(call) for _ in range(3))))
-            again = {await workers.run(threading.current_thread) for _ in range(30)}
-            assert (len(threads), len(again)) == (3, 1), "the others sleep"
-            assert again < threads
-            gate = threading.Event()
-            busy = workers.run(gate.wait, DEADLINE_S)
-            workers.close()
-            gate.set()
-            assert await busy, "a call under way comes to its end"
-            for thread in threads:
-                await asyncio.to_thread(thread.join, DEADLINE_S)
-        assert not any(thread.is_alive() for thread in threads)
-
-    asyncio.run(body())
-
-
-def test_calls_wait_for_a_thread_also_behind_a_close() -> None:
-    async def body() -> None:
-        workers = NativeRuntime().workers(1, name="test")
-        gate = threading.Event()
-        done: list[int] = []
-        calls = [workers.run(gate.wait, DEADLINE_S), *(workers.run(done.append, n) for n in (1, 2))]
-        workers.close()
-        assert not done
-        gate.set()
-        async with asyncio.timeout(DEADLINE_S):
-            await asyncio.gather(*calls)
-        assert done == [1, 2]
-
-    asyncio.run(body())
 
 
 def test_a_signal_unwinds_the_main_task_before_its_handler_is_called() -> None:
