@@ -11,21 +11,20 @@ from __future__ import annotations
 
 import os
 import tempfile
-from pathlib import Path
 from typing import Any, Self
 
 from saturnmq.cli.output import fail
 
 LEFT_PART = 8  # of memory may be free; the kernel keeps about a tenth while files are read
 STEP_BYTES = 16 << 20
-_FIELDS = {"MemTotal", "MemFree"}
+ALL, FREE = "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"
 
 
 class FullCache:
     """A file of holes, which takes no room on the disk; what is read of it fills memory."""
 
     def __init__(self) -> None:
-        total = _memory()["MemTotal"]
+        total = _bytes(ALL)
         self._left = total // LEFT_PART
         self._size = total // STEP_BYTES * STEP_BYTES
         self._next = 0
@@ -44,13 +43,13 @@ class FullCache:
         and round: the part that comes next left memory first, and no page stays free that nothing
         was in yet."""
         os.sync()
-        free = _memory()["MemFree"]
+        free = _bytes(FREE)
         if free <= self._left:
             return
         for _ in range(0, free, STEP_BYTES):
             os.preadv(self._file.fileno(), [self._bytes], self._next)
             self._next = (self._next + STEP_BYTES) % self._size
-        free = _memory()["MemFree"]
+        free = _bytes(FREE)
         if free > self._left:
             fail(
                 f"{free >> 20} MiB of memory are still free after as much was read from a file, "
@@ -58,11 +57,5 @@ class FullCache:
             )
 
 
-def _memory() -> dict[str, int]:
-    """Of /proc/meminfo, in bytes: all memory, and what nothing is in."""
-    found = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if name in _FIELDS:
-            found[name] = int(rest.split()[0]) << 10
-    return found
+def _bytes(pages: str) -> int:
+    return os.sysconf(pages) * os.sysconf("SC_PAGE_SIZE")

@@ -121,6 +121,7 @@ class WorldCore:
         self._subscriptions = 0
         self.unreachable = False  # no nameserver answers
         self.error_listeners: list[Callable[[SaturnError], None]] = []
+        self.at_request: Callable[[Command], None] = lambda _: None  # before a broker has it
         self.tasks = Supervisor(self.runtime, lambda error: world.runtime.deaths.append(str(error)))
 
     async def start(self) -> None: ...
@@ -220,6 +221,7 @@ class WorldCore:
         timeout_s: float | None = None,
         ok: Collection[int] = frozenset({0}),
     ) -> Command:
+        self.at_request(cmd)
         await self.runtime.sleep(0.001)
         if address in self.world.down:
             raise ConnectionLost(f"{address} is down")

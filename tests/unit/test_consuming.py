@@ -397,25 +397,6 @@ class Timed(SimRuntime):
         return super().monotonic() + self.spent
 
 
-class Ordered(WorldCore):
-    """Notes when it is asked for messages."""
-
-    def __init__(self, world: World, runtime: SimRuntime) -> None:
-        super().__init__(world, runtime=runtime)
-        self.events: list[tuple[str, float]] = []
-
-    async def invoke(
-        self,
-        address: str,
-        cmd: Command,
-        timeout_s: float | None = None,
-        ok: Collection[int] = frozenset({0}),
-    ) -> Command:
-        if cmd.code == PULL:
-            self.events.append(("pull", self.world.loop.time()))
-        return await super().invoke(address, cmd, timeout_s, ok)
-
-
 @pytest.mark.parametrize(
     ("takes_s", "thread_s", "order", "after_s"),
     [
@@ -430,20 +411,26 @@ def test_a_quick_listener_is_called_before_the_next_pull_of_a_queue_that_was_rea
     world = backlog(1)
     network = SimNetwork(world.loop, 7)
     runtime = Timed(world.loop, network, 7, "timed", blocking_latency_s=(thread_s, thread_s))
-    core = Ordered(world, runtime)
+    core = WorldCore(world, runtime=runtime)
+    events: list[tuple[str, float]] = []
+
+    def asked(cmd: Command) -> None:
+        if cmd.code == PULL:
+            events.append(("pull", world.loop.time()))
 
     def listen(_: ReceivedMessage) -> None:
-        core.events.append(("call", world.loop.time()))
+        events.append(("call", world.loop.time()))
         runtime.spent += takes_s
 
     async def main() -> None:
+        core.at_request = asked
         async with consumer(world, core, listener_one=listen):
-            await world.until(lambda: len(core.events) == 3)  # its pace is not known yet
+            await world.until(lambda: len(events) == 3)  # its pace is not known yet
             for _ in range(3):
-                core.events.clear()
+                events.clear()
                 world.send(0, b"next")
-                await world.until(lambda: len(core.events) == 2)
-                (first, at), (second, later) = core.events
+                await world.until(lambda: len(events) == 2)
+                (first, at), (second, later) = events
                 assert [first, second] == order
                 assert later - at == pytest.approx(after_s, abs=1e-6)
 

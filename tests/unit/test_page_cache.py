@@ -6,7 +6,7 @@ import os
 
 import pytest
 from saturnmq.cli import page_cache
-from saturnmq.cli.page_cache import STEP_BYTES, FullCache
+from saturnmq.cli.page_cache import ALL, FREE, STEP_BYTES, FullCache
 from typer import Exit
 
 STEPS = 32  # of all memory
@@ -22,15 +22,15 @@ class Memory:
         self.synced = -1
         self._keeps = keeps
         self._preadv = os.preadv
-        monkeypatch.setattr(page_cache, "_memory", self.told)
+        monkeypatch.setattr(page_cache, "_bytes", self.told)
         monkeypatch.setattr(os, "preadv", self.preadv)
         monkeypatch.setattr(os, "sync", self.sync)
 
     def sync(self) -> None:
         self.synced = len(self.read)
 
-    def told(self) -> dict[str, int]:
-        return {"MemTotal": STEPS * STEP_BYTES, "MemFree": self.free * STEP_BYTES}
+    def told(self, pages: str) -> int:
+        return {ALL: STEPS, FREE: self.free}[pages] * STEP_BYTES
 
     def preadv(self, fd: int, buffers: list[bytearray], offset: int) -> int:
         count = self._preadv(fd, buffers, offset)
