@@ -31,7 +31,6 @@ _AT_FDCWD = -100
 _AT_EMPTY_PATH = 0x1000
 _STATX_INO, _STATX_SIZE = 0x100, 0x200
 _READ = 256 << 10
-_SAMPLE = 64 << 10
 _ZEROS = memoryview(bytes(128 << 10))  # the kernel lets in one writer of a file at a time
 
 
@@ -199,6 +198,7 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.restype = address
     libc.mmap.argtypes = (address, size, *[ctypes.c_int] * 3, ctypes.c_long)
     libc.msync.argtypes = (address, size, ctypes.c_int)
+    libc.mincore.argtypes = (address, size, ctypes.c_char_p)
     return libc
 
 
@@ -396,17 +396,16 @@ class NativeSegment(NativeReadFile, NativeMapped):
         os.posix_fadvise(self._fd, start, end - start, os.POSIX_FADV_DONTNEED)
 
     def is_cached(self, start: int, end: int) -> bool:
-        # mincore counts pages that are still being read. Some are asked for, not all: what is read
-        # ahead of a reader comes in larger pieces.
-        byte = bytearray(1)
         try:
-            for pos in (*range(start, end, _SAMPLE), end - 1):
-                os.preadv(self._fd, [byte], pos, os.RWF_NOWAIT)
-        except BlockingIOError:
-            return False
-        except OSError:  # closed, or a file system that cannot tell: a reader will notice
+            first = ctypes.c_char.from_buffer(self._map)
+        except ValueError:  # closed: a reader will notice
             return True
-        return True
+        start -= start % mmap.PAGESIZE
+        pages = ctypes.create_string_buffer((end - start + mmap.PAGESIZE - 1) // mmap.PAGESIZE)
+        failed = _LIBC.mincore(ctypes.addressof(first) + start, end - start, pages)
+        del first  # it would keep the mapping from closing
+        # Pages that are still being read do not count as there.
+        return bool(failed) or b"\0" not in pages.raw
 
     def cache(self, start: int, end: int) -> None:
         buffer = memoryview(bytearray(min(_READ, end - start)))

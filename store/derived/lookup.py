@@ -36,7 +36,6 @@ from saturnmq.store.offsets import StoreTime
 # One step of a search for a key in microseconds: an index item, a frame, a byte of a frame.
 STEP_WORK, ITEM_WORK, FRAME_WORK, WORK_BYTES = 1000, 1, 20, 1024
 RECENT = 64 << 20  # bytes at the end of the log
-LARGE = 256 << 10  # bytes of one read
 LOOKED_AT = 16_384  # entries of a read by tag or condition that has not RocketMQ's limits
 _NO_LIMITS = 1 << 31, 128 << 20  # messages and bytes: no request gets more
 _FILLER_SIZE = ENTRY.unpack(FILLER)[1]
@@ -249,14 +248,10 @@ class Lookup:
         return GetResult(status, following, low, high, pieces, count, last < cached, runs, batches)
 
     def is_cached(self, result: GetResult) -> bool:
-        """Whether the pieces of a result can be sent without waiting for the disk. Recently written
-        pieces can. Other large pieces cannot, even if memory holds them: after a long time the
-        first access to each page waits."""
+        """Whether the pieces of a result can be sent without waiting for the disk. What was written
+        a moment ago is in memory; for all else the kernel is asked."""
         runs = result.runs
-        if not runs or self.is_recent(runs[0][0]):
-            return True
-        size = sum(len(piece) for piece in result.pieces)
-        return size < LARGE and self._log.is_cached(runs)
+        return not runs or self.is_recent(runs[0][0]) or self._log.is_cached(runs)
 
     def is_recent(self, offset: int) -> bool:
         """Whether the log from `offset` on was written a moment ago."""

@@ -21,14 +21,11 @@ from saturnmq.store.files import NativeSegment
 BODY = b"x" * 1000
 
 
-@pytest.fixture(params=["not in memory", "large"])
-def cold(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was written a moment ago."""
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was written a moment ago, and memory holds nothing."""
     monkeypatch.setattr(lookup, "RECENT", 0)
-    if request.param == "large":
-        monkeypatch.setattr(lookup, "LARGE", 1)
-    else:
-        monkeypatch.setattr(NativeSegment, "is_cached", lambda *_: False)
+    monkeypatch.setattr(NativeSegment, "is_cached", lambda *_: False)
 
 
 def read_pull(client: Any) -> Any:

@@ -565,7 +565,13 @@ def test_memory_can_be_asked_for_what_it_holds_and_to_hold_more(tmp_path: Path) 
         pytest.skip("this file system is in memory, or cannot tell")
     segment.cache(3 << 20, (3 << 20) + 5)
     assert segment.is_cached(3 << 20, (3 << 20) + 5)
+    assert segment.is_cached((3 << 20) + 3, (3 << 20) + 5), "a part of a page"
+    assert not segment.is_cached(0, 4 << 20), "one page of all is there"
     segment.cache(0, 4 << 20)
     assert segment.is_cached(0, 4 << 20)
+    segment.forget(2 << 20, 3 << 20)
+    assert not segment.is_cached(0, 4 << 20), "a part of all is missing"
+    assert segment.is_cached(0, 2 << 20)
+    segment.cache(2 << 20, 3 << 20)
     segment.close()
     segment.cache(0, 4 << 20)  # nobody reads it any more
