@@ -41,6 +41,7 @@ if TYPE_CHECKING or not COMPILED:
     ReceivedMessage = _received.ReceivedMessage
     ResponseBuffer = _received.ResponseBuffer
     decode_frames = _received.decode_frames
+    decode_plain = _received.decode_plain
 else:
     crc32 = _kernel.crc32
     put_batch_item = _kernel.put_batch_item
@@ -54,6 +55,7 @@ else:
     ReceivedMessage = _kernel.ReceivedMessage
     ResponseBuffer = _kernel.ResponseBuffer
     decode_frames = _kernel.decode_frames
+    decode_plain = _kernel.decode_plain
 
 __all__ = [
     "COMPILED",
@@ -67,6 +69,7 @@ __all__ = [
     "check_batch",
     "crc32",
     "decode_frames",
+    "decode_plain",
     "has_wrapped",
     "message_size",
     "put_batch_item",

@@ -15,6 +15,7 @@ from saturnmq.protocol.frame import (
     HEAD,
     MAGIC_V2,
     STORE_HOST_V6,
+    WRAPPED,
     Frame,
     decode_frame,
 )
@@ -288,6 +289,23 @@ def decode_frames(
             found.append(message)
         pos += outcome.size
     return found
+
+
+def decode_plain(
+    data: Buffer,
+    verify_crc: bool = False,
+    broker_name: str = "",
+    tags: frozenset[str] | None = None,
+) -> list[ReceivedMessage] | None:
+    """As `decode_frames`; None if one of the frames, or of those before the first that is not
+    whole, holds a batch of messages (`inner_batch.py`): it must be unwrapped first."""
+    owned = data if isinstance(data, bytes) else bytes(data)
+    pos = 0
+    while isinstance(outcome := decode_frame(owned, pos, None, verify_crc), Frame):
+        if outcome.sys_flag & WRAPPED == WRAPPED:
+            return None
+        pos += outcome.size
+    return decode_frames(owned, verify_crc, broker_name, tags)
 
 
 ResponseBuffer = bytearray

@@ -321,7 +321,7 @@ class Puller:
         elif answer.code == OFFSET_MOVED:
             pulled.moved, pulled.by_order = True, answer.remark == "OFFSET_RESET"
         elif answer.code == FOUND:
-            pulled.messages = self._decode(queue, unwrapped(answer.body, offset))
+            pulled.messages = self._decode(queue, offset, answer.body)
         return pulled
 
     def _slave_misleads(self, queue: MessageQueue, offset: int, pulled: Pulled) -> bool:
@@ -333,11 +333,13 @@ class Puller:
         return pulled.min_offset > offset and master is not None
 
     def _decode(
-        self, queue: MessageQueue, body: bytes | bytearray | memoryview
+        self, queue: MessageQueue, offset: int, body: bytes | bytearray | memoryview
     ) -> list[ReceivedMessage]:
         # The broker filters by a 32-bit hash: other tags may slip through.
-        tags = self._subscriptions[queue.topic].tags
-        messages = kernels.decode_frames(body, self._verify_crc, queue.broker_name, tags)
+        how = self._verify_crc, queue.broker_name, self._subscriptions[queue.topic].tags
+        messages = kernels.decode_plain(body, *how)
+        if messages is None:
+            messages = kernels.decode_frames(unwrapped(body, offset), *how)
         if queue.topic.startswith(RETRY_PREFIX):
             for message in messages:
                 message.topic = message.properties.get("RETRY_TOPIC") or message.topic

@@ -19,6 +19,7 @@ from saturnmq.protocol.frame_kernel.received import (
     ReceivedMessage,
     ResponseBuffer,
     decode_frames,
+    decode_plain,
 )
 from saturnmq.protocol.frame_kernel.scanning import (
     CRC_HARDWARE,
@@ -47,6 +48,7 @@ __all__ = [
     "crc32_joined",
     "crc32_portable",
     "decode_frames",
+    "decode_plain",
     "has_wrapped",
     "put_batch_item",
     "scan_frames",

@@ -27,10 +27,10 @@ from saturnmq.protocol.received_reference import rebuild
 from saturnmq.runtime.errors import MalformedFrame
 
 from saturnmq.protocol.frame_kernel.layout cimport (
-    BORN_HOST_V6, LONG_BYTES, MAGIC_V2, STORE_HOST_V6, Slice, get32, get64,
+    BORN_HOST_V6, FRAME_BYTES_MIN, LONG_BYTES, MAGIC_V2, STORE_HOST_V6, Slice, get32, get64,
 )
 from saturnmq.protocol.frame_kernel.scanning cimport (
-    FRAME, Known, Parsed, find_known, parse, whole_frames,
+    FRAME, Known, Parsed, Whole, find_known, find_whole, parse,
 )
 
 cdef extern from "Python.h":
@@ -418,9 +418,20 @@ def decode_frames(data, bint verify_crc=False, str broker_name not None="", tags
     Messages in bytes and in a ResponseBuffer refer to it; messages in anything else refer to a
     copy.
     """
+    return decode(data, verify_crc, broker_name, tags, False)
+
+
+def decode_plain(data, bint verify_crc=False, str broker_name not None="", tags=None):
+    """`received_reference.decode_plain`: the same in one look at the frames, or None."""
+    return decode(data, verify_crc, broker_name, tags, True)
+
+
+cdef list decode(data, bint verify_crc, str broker_name, tags, bint plain):
     cdef object owner = data
     cdef const uint8_t *start
-    cdef Py_ssize_t pos = 0, size
+    cdef Py_ssize_t pos = 0, size, i
+    cdef int32_t *sizes
+    cdef Whole whole
     cdef ReceivedMessage message
     cdef list found = []
     if PyMemoryView_Check(data) and type(data.obj) is ResponseBuffer:
@@ -432,21 +443,28 @@ def decode_frames(data, bint verify_crc=False, str broker_name not None="", tags
             owner = bytes(data)
         start = <const uint8_t *>PyBytes_AS_STRING(owner)
         size = PyBytes_GET_SIZE(owner)
-    if size >= LONG_BYTES:
-        with nogil:
-            pos = whole_frames(start, size, verify_crc)
-    else:
-        pos = whole_frames(start, size, verify_crc)
-    if pos != size:
-        outcome = decode_frame(data, pos, None, verify_crc)
-        raise MalformedFrame(f"no whole frame at byte {pos} of {size}: {outcome}")
-    pos = 0
-    while pos < size:
-        message = ReceivedMessage.__new__(ReceivedMessage)
-        message._owner = owner
-        message._at = start + pos
-        message.broker_name = broker_name
-        if not tags or message.tag in tags:
-            found.append(message)
-        pos += <int32_t>get32(start + pos)
+    sizes = <int32_t *>malloc((size // FRAME_BYTES_MIN + 1) * sizeof(int32_t))
+    if sizes == NULL:
+        raise MemoryError(f"no memory for the sizes of the frames in {size} B")
+    try:
+        if size >= LONG_BYTES:
+            with nogil:
+                find_whole(start, size, verify_crc, sizes, &whole)
+        else:
+            find_whole(start, size, verify_crc, sizes, &whole)
+        if plain and whole.wraps:
+            return None
+        if whole.end != size:
+            outcome = decode_frame(data, whole.end, None, verify_crc)
+            raise MalformedFrame(f"no whole frame at byte {whole.end} of {size}: {outcome}")
+        for i in range(whole.count):
+            message = ReceivedMessage.__new__(ReceivedMessage)
+            message._owner = owner
+            message._at = start + pos
+            message.broker_name = broker_name
+            if not tags or message.tag in tags:
+                found.append(message)
+            pos += sizes[i]
+    finally:
+        free(sizes)
     return found

@@ -1,5 +1,5 @@
 # What reads frames elsewhere uses of this module without a detour through Python.
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 
 from saturnmq.protocol.frame_kernel.crc cimport Shift
 from saturnmq.protocol.frame_kernel.layout cimport Slice
@@ -44,4 +44,11 @@ cdef void find_known(const uint8_t *p, Py_ssize_t size, Known *k) noexcept nogil
 
 
 cdef uint32_t crc_of(const uint8_t *data, Py_ssize_t size) noexcept nogil
-cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify) noexcept nogil
+cdef struct Whole:
+    Py_ssize_t end  # of them
+    Py_ssize_t count
+    bint wraps  # one of them holds a batch of messages
+
+
+cdef void find_whole(const uint8_t *start, Py_ssize_t size, bint verify, int32_t *sizes,
+                     Whole *found) noexcept nogil

@@ -213,14 +213,21 @@ cdef void find_known(const uint8_t *p, Py_ssize_t size, Known *k) noexcept nogil
         p += 1
 
 
-cdef Py_ssize_t whole_frames(const uint8_t *start, Py_ssize_t size, bint verify) noexcept nogil:
-    """The end of the frames: `size` if all of it is whole frames."""
+cdef void find_whole(const uint8_t *start, Py_ssize_t size, bint verify, int32_t *sizes,
+                     Whole *found) noexcept nogil:
+    """The whole frames from `start` on; `sizes` has room for those of `size // FRAME_BYTES_MIN`.
+
+    Whoever goes on with them need not read the frames for it: a long response does not stay in the
+    processor's cache until its end."""
     cdef Parsed f
-    cdef Py_ssize_t pos = 0
     f.shift.size = 0
-    while pos < size and parse(start + pos, size - pos, verify, &f) == FRAME:
-        pos += f.size
-    return pos
+    found.end = found.count = 0
+    found.wraps = False
+    while found.end < size and parse(start + found.end, size - found.end, verify, &f) == FRAME:
+        found.wraps |= f.sys_flag & WRAPPED == WRAPPED
+        sizes[found.count] = <int32_t>f.size
+        found.count += 1
+        found.end += f.size
 
 
 cdef bint wraps(const uint8_t *p, Py_ssize_t left) noexcept:

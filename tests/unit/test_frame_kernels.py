@@ -42,6 +42,7 @@ reference = SimpleNamespace(
     scan_frames=frame_reference.scan_frames,
     has_wrapped=frame_reference.has_wrapped,
     decode_frames=received_reference.decode_frames,
+    decode_plain=received_reference.decode_plain,
     ReceivedMessage=received_reference.ReceivedMessage,
     ResponseBuffer=received_reference.ResponseBuffer,
     batch_ids=ids.batch_ids,
@@ -242,7 +243,12 @@ def test_damaged_bytes_get_the_same_verdict(items, data):
         arguments = (log, 0, len(log), 0, verify, True, LEVELS)
         assert fast.scan_frames(*arguments) == reference.scan_frames(*arguments)
         for tags in (None, frozenset({"3", "a"})):
+            plain = [outcome(k.decode_plain, log, verify, "b", tags) for k in (reference, fast)]
             views = [outcome(k.decode_frames, log, verify, "b", tags) for k in (reference, fast)]
+            for one, other in zip(plain, views, strict=True):
+                wraps = one is None  # a batch is what they do not take alike
+                assert wraps or [*map(repr, one)] == [*map(repr, other)]
+            assert (plain[0] is None) == (plain[1] is None)
             if isinstance(views[0], tuple):
                 assert views[1] == views[0]
             else:
@@ -272,13 +278,19 @@ def test_a_batch_is_found_wherever_it_lies_among_whole_frames(k, size):
         return out
 
     assert not k.has_wrapped(b"")
+    assert k.decode_plain(b"") == []
     for count in (1, 2, 300):
         plain = (flags * count)[:count]
         assert not k.has_wrapped(frames(*plain))
+        assert [m.sys_flag for m in k.decode_plain(frames(*plain), True)] == plain
         for place in {0, count // 2, count}:
             wrapped = frames(*plain[:place], WRAPPED, *plain[place:])
             assert k.has_wrapped(wrapped)
             assert k.has_wrapped(memoryview(bytes(wrapped)))
+            assert k.decode_plain(wrapped, True) is None
+            if place < count:
+                wrapped[-1] ^= 1  # the last frame is damaged
+                assert k.decode_plain(wrapped[:-1], True) is None
     lone = frames(WRAPPED)
     assert not k.has_wrapped(lone[:90]), "less than a frame"
     for claimed in (0, 90, -1, 1 << 30):
