@@ -12,7 +12,7 @@ from typing import Protocol
 
 from saturnmq.store.disk import Disk
 
-STEP = 64 << 10
+STEP = 1 << 20  # a stream of small messages fills 64 KiB in some milliseconds
 FIRST = 4 << 10  # as much again as the file has, up to a step: most queues of many hold little
 _BLOCK = 4096
 
