@@ -215,14 +215,10 @@ cdef void find_known(const uint8_t *p, Py_ssize_t size, Known *k) noexcept nogil
 
 cdef void find_whole(const uint8_t *start, Py_ssize_t size, bint verify, int32_t *sizes,
                      Whole *found) noexcept nogil:
-    """The whole frames from `start` on; `sizes` has room for those of `size // FRAME_BYTES_MIN`.
-
-    Whoever goes on with them need not read the frames for it: a long response does not stay in the
-    processor's cache until its end."""
+    """The whole frames from `start` on; `sizes` has room for those of `size // FRAME_BYTES_MIN`: a long
+    response has left the processor's cache when its frames are looked at again."""
     cdef Parsed f
-    f.shift.size = 0
-    found.end = found.count = 0
-    found.wraps = False
+    f.shift.size = found.end = found.count = found.wraps = 0
     while found.end < size and parse(start + found.end, size - found.end, verify, &f) == FRAME:
         found.wraps |= f.sys_flag & WRAPPED == WRAPPED
         sizes[found.count] = <int32_t>f.size
