@@ -18,7 +18,7 @@ from saturnmq.protocol.frame import MAGIC_AT, Frame
 from saturnmq.protocol.kernels import ReceivedMessage, decode_frames
 from saturnmq.runtime.errors import MalformedFrame, StoreDamaged
 from saturnmq.store.derived.consumequeue import ENTRY, FILLER, UNIT
-from saturnmq.store.derived.indexfile import HEADER, ITEM
+from saturnmq.store.derived.index_items import HEADER, ITEM
 from saturnmq.store.disk import Disk
 from saturnmq.store.inspect.verify import Sizes, directories, found_sizes, open_frames, open_log
 from saturnmq.store.inspect.verify_index import IndexSizes

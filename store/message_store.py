@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from saturnmq.protocol.kernels import ScanStatus
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.door import Runtime, is_short_of_descriptors
 from saturnmq.runtime.errors import SaturnError, ServiceNotAvailable
@@ -24,6 +23,7 @@ from saturnmq.runtime.steps import at_once
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.derived.consumequeue import ConsumeQueue
 from saturnmq.store.derived.derived import Arrival, Derived
+from saturnmq.store.derived.dispatching import Dispatching
 from saturnmq.store.derived.indexfile import Index
 from saturnmq.store.derived.lookup import GetResult, GetStatus, Lookup
 from saturnmq.store.derived.queue_files import QueueFiles
@@ -122,19 +122,25 @@ class MessageStore:
         self._side_files = SideFiles(disk, root, segment_bytes)
         self._reput = Reput(self._log, self._derived)
         self._groups = Groups(self._log, queues)
+        self._dispatching = Dispatching(
+            self._log,
+            self._derived,
+            self._reput,
+            self._groups,
+            self.watermarks,
+            lambda start, end: self.recovery.gaps.append((start, end)),
+        )
         limits = config.read_limits(disk.memory_bytes())
         self._lookup = Lookup(self._log, queues, index, limits)
         self._writer = Writer(
             config, self._log, queues, self._groups, self.watermarks, runtime.now_ms
         )
         self._cleaner = Cleaner(disk, self._log, self._derived, config)
-        self._dispatched_ts = 0
         self._untold: list[Arrival] = []  # arrivals that `_dispatch` made and nobody took yet
         self._flushing: FlushTicket | None = None
         self._raw_end = 0  # a slave's bytes up to here may end within a frame
         self._whole_frames = 0  # the end of the last whole frame when the flush under way began
         self._flushed_frames = 0  # the same for the last flush that completed
-        self._no_room = ""  # why the log or the files built from it cannot grow
         self._closed = False
 
     @classmethod
@@ -189,7 +195,7 @@ class MessageStore:
         )
         self._queues.started()
         stamp = self.recovery.last_store_timestamp or page.physic
-        self._writer.last_store_timestamp = self._dispatched_ts = stamp
+        self._writer.last_store_timestamp = self._dispatching.last_store_timestamp = stamp
         if not clean:
             # The bytes that recovery found may be in the page cache only (kill -9 without a sync).
             # They count as flushed, and under sync flush as readable, only after a sync.
@@ -372,7 +378,7 @@ class MessageStore:
                 f"{self.config.disk_levels.warning} % (diskSpaceWarningLevelRatio): free some "
                 "space, or say how many free bytes are enough (diskSpaceEnoughBytes)"
             )
-        return self._no_room
+        return self._dispatching.no_room
 
     def put(
         self, message: PendingMessage, *, is_copy: bool = False, inner: int = 0
@@ -507,53 +513,22 @@ class MessageStore:
     # dispatch
 
     def reput(self) -> list[Arrival]:
-        """Dispatch one bounded step; an empty list means that nothing is left to dispatch now.
+        """Dispatch one bounded step; an empty list means that nothing is left to dispatch now. See
+        `Dispatching`."""
+        arrivals = self._dispatching.step()
+        writer, stamp = self._writer, self._dispatching.last_store_timestamp
+        writer.last_store_timestamp = max(writer.last_store_timestamp, stamp)
+        return arrivals
 
-        When the disk has no room for a queue or index file, sends are refused until a later call
-        creates the file.
-        """
-        marks = self.watermarks
-        while marks.dispatched < self._log.committed:
-            if self._groups.is_unfinished(marks.dispatched, self._log.committed):
-                return []
-            try:
-                step = self._reput.step(marks.dispatched, self._log.committed)
-            except OSError as error:
-                self._no_room = f"no room for the queue and index files: {error}; {remedy(error)}"
-                return []
-            self._no_room = ""
-            for group in step.groups:
-                self._groups.add(group, step.next_offset)
-            if step.next_offset == marks.dispatched:
-                if step.status != ScanStatus.DAMAGE:
-                    return []  # a slave has half a frame, or half an atomic batch
-                self._skip_damage(step.why)
-                continue
-            marks.dispatched = step.next_offset
-            if step.messages:
-                self._dispatched_ts = step.last_store_timestamp
-                self._writer.last_store_timestamp = max(
-                    self._writer.last_store_timestamp, self._dispatched_ts
-                )
-            if step.arrivals:
-                return step.arrivals
-        return []
+    def settle_index(self) -> None:
+        """Give the index what `reput` has dispatched; see `Dispatching`."""
+        self._dispatching.settle_index()
 
     def take_untold(self) -> list[Arrival]:
         """Return, once, the arrivals that a truncation dispatched. No caller of `reput` has seen
         them."""
         untold, self._untold = self._untold, []
         return untold
-
-    def _skip_damage(self, why: str) -> None:
-        """Skip damage and report it. A slave may receive bytes that its master's disk had lost."""
-        offset = self.watermarks.dispatched
-        after = next_frame(self._log.series, offset, self._log.committed)
-        if after is None:
-            raise ServiceNotAvailable(f"the CommitLog is damaged from {offset} on: {why}")
-        log.error("the CommitLog is damaged from %d to %d: %s", offset, after, why)
-        self.recovery.gaps.append((offset, after))
-        self.watermarks.dispatched = PhysicalOffset(after)
 
     @property
     def unsynced_queue_files(self) -> int:
@@ -564,7 +539,8 @@ class MessageStore:
         """Blocking: make queue entries and index items durable, then move `derived` to their end.
 
         `derived` never passes `flushed`: a checkpoint may lag behind the log, but never lead it.
-        `derived` also lies between two frames, although a slave's flush may end within one. After a
+        `derived` also lies between two frames, although a slave's flush may end within one. It does
+        not pass what the index has. After a
         failure the page cache claims entries that the disk does not have: the store takes no more
         writes, and the next start builds the entries again. If only file descriptors were lacking,
         the next call tries again instead.
@@ -573,8 +549,11 @@ class MessageStore:
             return
         page = self._checkpoint
         dispatched, flushed = self.watermarks.dispatched, self._durable_end()
-        reach = min(dispatched, flushed)
-        stamp = min(self._dispatched_ts, page.physic or self._dispatched_ts)
+        # Read after `dispatched`: the loop goes on meanwhile.
+        unindexed = self._derived.unindexed_from
+        reach = min(dispatched, flushed, dispatched if unindexed is None else unindexed)
+        stamp = self._dispatching.last_store_timestamp
+        stamp = min(stamp, page.physic or stamp)
         count = self._queues.non_empty()
         try:
             mark = self._derived.flush()
@@ -933,9 +912,9 @@ class MessageStore:
         self._check_open()
         self._commit()
         self._dispatch(self._log.end)
-        if self._no_room:
+        if no_room := self._dispatching.no_room:
             # reput stopped for lack of room, not at a torn frame
-            raise ServiceNotAvailable(self._no_room)
+            raise ServiceNotAvailable(no_room)
         whole = self.watermarks.dispatched
         torn = self._log.end - whole
         if torn:
@@ -1001,9 +980,11 @@ class MessageStore:
                 if self.failed is None:
                     # the frames that a transient pool held until now
                     self._dispatch(self.watermarks.appended)
+                    self.settle_index()
                     self.flush_derived()
                     self.checkpoint()
-                    if self.watermarks.dispatched == self._log.end and not self.in_group:
+                    is_derived = self.watermarks.dispatched == self._log.end
+                    if is_derived and not self._dispatching.no_room and not self.in_group:
                         self._abort.clear()
         finally:
             self._closed = True

@@ -103,7 +103,7 @@ def insert_items(unsigned char[::1] view, int64_t slots, int64_t limit, list hea
 
 
 def fill_slots(unsigned char[::1] view, int64_t slots, int64_t count):
-    """As `indexfile.fill_slots_reference`."""
+    """As `index_items.fill_slots_reference`."""
     cdef int64_t base = 40 + 4 * slots, number, at, used = 0
     cdef uint32_t slots_32 = <uint32_t>slots
     cdef unsigned char *file

@@ -1,8 +1,9 @@
 """The turn: the work of one event-loop turn after the log grew or became safer.
 
 In this order: `confirmed` rises as far as the ack mode allows, waiting sends are answered, flush
-and slaves are woken, reput builds queue entries for the new frames, and held pulls that may see
-them are answered. However many sends one turn of the loop handles, this runs once.
+and slaves are woken, reput builds queue entries for the new frames, held pulls that may see them
+are answered, and the index gets their keys. However many sends one turn of the loop handles, this
+runs once.
 
 Only dispatch has its own timing. When large batches come in it does not wait for the end of the
 turn, because frames are read best while they are in the processor's cache. When single messages
@@ -81,14 +82,19 @@ class WatermarkAdvancer:
                 self._catch_up()
             elif self._due is None:
                 self._due = c.runtime.call_later(DISPATCH_S, self._when_due)
-        for look in self.on_visible:
-            look()
+        self._look()
 
     def _when_due(self) -> None:
         self._due = None
         self._catch_up()
+        self._look()
+
+    def _look(self) -> None:
+        """Let all look who wait for messages, which may have become visible; then the index gets
+        them."""
         for look in self.on_visible:
             look()
+        self._store.settle_index()
 
     def catch_up(self) -> None:
         """Dispatch at once: a request may ask for appended messages, or the disk may have room
@@ -97,6 +103,7 @@ class WatermarkAdvancer:
         marks = self._store.watermarks
         before = marks.dispatched
         if before == marks.appended:
+            self._store.settle_index()
             return
         self._catch_up()
         if marks.dispatched > before and self._due is None:

@@ -20,7 +20,7 @@ from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.runtime.errors import StoreDamaged
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.derived.consumequeue import ConsumeQueue
-from saturnmq.store.derived.indexfile import HEADER, ITEM
+from saturnmq.store.derived.index_items import HEADER, ITEM
 from saturnmq.store.derived.tombstones import Tombstone, read_tombstones
 from saturnmq.store.message_store import MessageStore
 

@@ -35,7 +35,8 @@ from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, run
 from saturnmq.protocol.kernels import Run
 from saturnmq.runtime.errors import ConfigError, DirectoryLocked
 from saturnmq.store.derived.consumequeue import FILLER, UNIT, ConsumeQueue
-from saturnmq.store.derived.indexfile import INCOMING, IndexFile, name_of
+from saturnmq.store.derived.index_items import INCOMING
+from saturnmq.store.derived.indexfile import IndexFile, name_of
 from saturnmq.store.derived.tombstones import read_tombstones, without_deleted
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.inspect.rebuild import Rebuilt, is_over

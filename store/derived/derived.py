@@ -2,6 +2,10 @@
 
 Reput adds to it what the log got, queues first, then the index; recovery cuts it back and lets the
 same reput build it again. Nothing in it is worth more than the log: what is damaged is deleted.
+
+In a store that is in use the index gets the items of a step late, because a consumer that waits for
+a message needs no index: their insertion touches random pages. Whoever searches it does not notice,
+and no checkpoint says that the index has them.
 """
 
 from __future__ import annotations
@@ -51,6 +55,7 @@ class Derived:
         self.queues = queues
         self.index = index
         self.delays_ms = delays_ms
+        self.unindexed_from: int | None = None  # the index lacks items of the log from here on
 
     def validate(self, log_end: int) -> None:
         """AssertionError: a derived file leads the log, which ends at `log_end`, or is broken."""
@@ -63,9 +68,11 @@ class Derived:
         if self.index is not None:
             self.index.load(clean=clean)
 
-    def append(self, scan: Scan, arrivals: list[Arrival]) -> None:
+    def append(self, scan: Scan, arrivals: list[Arrival], begin: int | None = None) -> None:
         """Add what a scan of the log found. `arrivals` gets the new entries of each queue, also of
-        those that were done when the disk had no room for a file of the next one (OSError)."""
+        those that were done when the disk had no room for a file of the next one (OSError). With
+        `begin`, the log's offset at which the scan began, the index gets its items with
+        `settle_index`, or before those of the next scan."""
         for queue, (topic, queue_id, first, _, entries) in self._runs(scan):
             before = queue.max_offset
             fresh = queue.append(first, entries)
@@ -74,8 +81,20 @@ class Derived:
             if fresh:
                 new = end - max(first, before)
                 arrivals.append(Arrival(topic, queue_id, end, fresh, new))
-        if self.index is not None:
+        if self.index is None:
+            return
+        if begin is None:
             self.index.append(scan.index_items)
+        else:
+            self.index.later(scan.index_items)
+        self.unindexed_from = begin
+
+    def settle_index(self) -> None:
+        """Give the index the items that it lacks. OSError: the disk has no room for them, and it
+        lacks them on."""
+        if self.index is not None and self.unindexed_from is not None:
+            self.index.settle()
+            self.unindexed_from = None
 
     def restore(self, scan: Scan) -> int:
         """Blocking: give the messages of a repaired range their places in the queues, durably; how

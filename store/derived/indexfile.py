@@ -16,18 +16,28 @@ header and makes the slots anew from the items.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import posixpath
-import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from saturnmq.protocol.jhash import index_hash
-from saturnmq.protocol.kernels import COMPILED
 from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.store.derived.index_items import (
+    HEADER,
+    INCOMING,
+    ITEM,
+    SLOT,
+    fill_slots,
+    insert_items,
+    items_at,
+    offset_in,
+)
 from saturnmq.store.derived.room import STEP, Room, Rooms
 from saturnmq.store.derived.spares import Spares
 from saturnmq.store.disk import Disk, MappedFile
@@ -35,74 +45,8 @@ from saturnmq.store.reading import OF_DERIVED, number_of, read
 
 log = logging.getLogger(__name__)
 
-HEADER = struct.Struct(">qqqqii")
-ITEM = struct.Struct(">iqii")
-INCOMING = struct.Struct(">iqq")
-_SLOT = struct.Struct(">i")
-assert HEADER.size == 40, "four i64 and two i32"
-assert ITEM.size == 20, "i32, i64, i32 and i32"
-assert INCOMING.size == 20, "i32, i64 and i64"
-assert _SLOT.size == 4
-_INT_MAX = 0x7FFFFFFF
 _READ = 1 << 20
 INDEX_NAME_MAX = 1 << 62  # the next file has a greater one, which must be a number of 64 bits
-
-
-def items_at(slots: int) -> int:
-    """The place where the items begin, of which the first is never used."""
-    return HEADER.size + _SLOT.size * slots
-
-
-def insert_items_reference(
-    view: memoryview, slots: int, limit: int, header: list[int], items: memoryview
-) -> int:
-    """Insert `items` ('>iqq' each) until the file is full: how many went in.
-
-    `header` is [begin time, end time, begin offset, end offset, slots used, count], updated.
-    """
-    base = items_at(slots)
-    begin_time, end_time, begin_offset, end_offset, used, count = header
-    done = 0
-    for key_hash, offset, store_time in INCOMING.iter_unpack(items):
-        if count >= limit:
-            break
-        slot = HEADER.size + _SLOT.size * (key_hash % slots)
-        previous = _SLOT.unpack_from(view, slot)[0]
-        if not 0 < previous < count:
-            previous = 0
-        seconds = (store_time - begin_time) // 1000 if begin_time > 0 else 0
-        seconds = min(max(seconds, 0), _INT_MAX)
-        ITEM.pack_into(view, base + ITEM.size * count, key_hash, offset, seconds, previous)
-        _SLOT.pack_into(view, slot, count)
-        if count <= 1:
-            begin_offset, begin_time = offset, store_time
-        used += previous == 0
-        count += 1
-        end_offset, end_time = offset, store_time
-        done += 1
-    header[:] = [begin_time, end_time, begin_offset, end_offset, used, count]
-    return done
-
-
-def fill_slots_reference(view: memoryview, slots: int, count: int) -> int:
-    """Make all slots from the items 1 to `count` - 1: how many are occupied."""
-    base = items_at(slots)
-    newest: dict[int, int] = {}
-    for number in range(1, count):
-        newest[ITEM.unpack_from(view, base + ITEM.size * number)[0] % slots] = number
-    view[HEADER.size : base] = bytes(_SLOT.size * slots)
-    for slot, number in newest.items():
-        _SLOT.pack_into(view, HEADER.size + _SLOT.size * slot, number)
-    return len(newest)
-
-
-if not TYPE_CHECKING and COMPILED:
-    try:
-        from saturnmq.store.store_kernel import fill_slots, insert_items
-    except ImportError:  # only the other kernel could be compiled
-        insert_items, fill_slots = insert_items_reference, fill_slots_reference
-else:
-    insert_items, fill_slots = insert_items_reference, fill_slots_reference
 
 
 def name_of(stamp_ms: int) -> int:
@@ -212,8 +156,8 @@ class IndexFile:
         """The items of a slot, newest first: the offset of one with this hash and a time in range,
         None for another one."""
         view = self.file.view
-        slot = HEADER.size + _SLOT.size * (key_hash % self.slots)
-        number = _SLOT.unpack_from(view, slot)[0]
+        slot = HEADER.size + SLOT.size * (key_hash % self.slots)
+        number = SLOT.unpack_from(view, slot)[0]
         last = self.count
         while 0 < number < last:  # chains only lead to lower numbers: no cycle can hold us
             found, offset, seconds, previous = ITEM.unpack_from(
@@ -260,6 +204,7 @@ class Index:
         self.files: list[IndexFile] = []
         self._unsynced: list[IndexFile] = []  # filled, or made, since the last flush began
         self._highest = 0  # no new file gets a name up to this one
+        self._later = b""  # items that are to be inserted
         self._last = -1  # the message whose keys came last
         self._have = 0  # the number of its items that are there
 
@@ -362,6 +307,28 @@ class Index:
 
     def append(self, items: bytes) -> None:
         """Insert items in log order; what an earlier run indexed already is skipped."""
+        self.settle()
+        self._insert(items)
+
+    def later(self, items: bytes) -> None:
+        """Keep items in log order, for `settle`."""
+        self.settle()
+        self._later = items
+
+    def settle(self) -> None:
+        """Insert what was kept. OSError: the disk has no room for it; it is kept on."""
+        if self._later:
+            self._insert(self._later)
+            self._later = b""
+
+    def searched(self) -> list[IndexFile]:
+        """The files, for who looks for something: all that was kept is in them, unless the disk has
+        no room for it."""
+        with contextlib.suppress(OSError):
+            self.settle()
+        return self.files
+
+    def _insert(self, items: bytes) -> None:
         view = memoryview(items)
         if self._last >= 0:
             view = self._fresh(view)
@@ -376,9 +343,7 @@ class Index:
         self._look_ahead()
 
     def _fresh(self, view: memoryview) -> memoryview:
-        def offset_of(number: int) -> int:
-            return int(INCOMING.unpack_from(view, INCOMING.size * number)[1])
-
+        offset_of = partial(offset_in, view)
         count = len(view) // INCOMING.size
         first = bisect_left(range(count), self._last, key=offset_of)
         while first < count and self._have and offset_of(first) == self._last:
@@ -430,6 +395,9 @@ class Index:
 
     def truncate(self, end: int, store_time_at: Callable[[int], int | None]) -> None:
         """Forget messages at or behind `end`."""
+        kept = range(len(self._later) // INCOMING.size)
+        count = bisect_left(kept, end, key=partial(offset_in, self._later))
+        self._later = self._later[: INCOMING.size * count]
         while self.files and (self.files[-1].count <= 1 or self.files[-1].offset_of(1) >= end):
             self._remove(self.files.pop())
         if self.files:
@@ -454,7 +422,7 @@ class Index:
         each item that was looked at in vain None: who looks decides when to go on, and whose file
         went meanwhile has no more items."""
         key_hash = index_hash(topic, key)
-        for index in self.files[::-1]:
+        for index in self.searched()[::-1]:
             if index not in self.files:
                 continue
             if index.begin_time <= end and index.end_time >= begin:
@@ -466,6 +434,7 @@ class Index:
                 return
 
     def destroy(self) -> None:
+        self._later = b""
         while self.files:
             self._remove(self.files.pop())
         self._unsynced.clear()

@@ -248,8 +248,8 @@ class Lookup:
         return GetResult(status, following, low, high, pieces, count, last < cached, runs, batches)
 
     def is_cached(self, result: GetResult) -> bool:
-        """Whether the pieces of a result can be sent without waiting for the disk. What was written
-        a moment ago is in memory; for all else the kernel is asked."""
+        """Whether the pieces of a result can be sent without waiting for the disk. Those that
+        were written a moment ago can; for all others the kernel is asked."""
         runs = result.runs
         return not runs or self.is_recent(runs[0][0]) or self._log.is_cached(runs)
 
@@ -345,9 +345,10 @@ class Lookup:
 
     def indexed_until(self) -> tuple[int, int]:
         """Store time and offset of the last message in the index."""
-        if self._index is None or not self._index.files:
+        files = [] if self._index is None else self._index.searched()
+        if not files:
             return 0, 0
-        newest = self._index.files[-1]
+        newest = files[-1]
         return newest.end_time, newest.end_offset
 
 

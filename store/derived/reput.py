@@ -69,9 +69,10 @@ class Reput:
         self._derived = derived
         self._arrived: list[Arrival] = []  # of a step that the disk had no room to finish
 
-    def step(self, offset: int, limit: int) -> Step:
+    def step(self, offset: int, limit: int, *, index_later: bool = False) -> Step:
         """Dispatch frames from `offset` to `limit`, which lies behind it, or for about
-        `STEP_BYTES`, within a segment.
+        `STEP_BYTES`, within a segment; with `index_later` the index gets them with
+        `Derived.settle_index`.
 
         OSError: a new queue or index file cannot be made; the same step may be tried again.
         """
@@ -85,7 +86,7 @@ class Reput:
             view, base = segment.view, segment.start
         final = min(limit - base, len(view))
         assert base <= offset, f"{offset} lies before the bytes from {base} on"
-        step = self.dispatch(view, base, offset - base, final, limit=limit)
+        step = self.dispatch(view, base, offset - base, final, limit=limit, index_later=index_later)
         if step.next_offset > limit:  # a slave has the head of a BLANK
             whole = _first_that_is_no_frame(view, offset - base, final)
             step.next_offset = PhysicalOffset(base + whole)
@@ -132,6 +133,7 @@ class Reput:
         *,
         verify_crc: bool = False,
         limit: int | None = None,
+        index_later: bool = False,
     ) -> Step:
         """Dispatch frames of [pos, final) of `view`, whose first byte is the log's byte `base`; but
         not beyond the marker of a group that ends behind `limit`: it is the last in `groups`."""
@@ -166,7 +168,7 @@ class Reput:
             why = f"a BLANK ends at {offset}, not at its segment's end"
             offset = PhysicalOffset(base + _first_that_is_no_frame(view, pos, final))
             scan = scan._replace(status=ScanStatus.DAMAGE, why=why)
-        self._derived.append(scan, self._arrived)
+        self._derived.append(scan, self._arrived, begin if index_later else None)
         arrivals, self._arrived = self._arrived, []
         return Step(
             offset, scan.status, scan.why, scan.last_store_ts, scan.messages, arrivals, groups

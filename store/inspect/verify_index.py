@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from saturnmq.protocol.frame import Frame, Outcome
 from saturnmq.protocol.kernels import COMPILED
 from saturnmq.runtime.errors import StoreDamaged
-from saturnmq.store.derived.indexfile import HEADER, INCOMING, ITEM
+from saturnmq.store.derived.index_items import HEADER, INCOMING, ITEM
 from saturnmq.store.disk import Disk, ReadFile
 from saturnmq.store.inspect.verify_report import CERTAIN, Findings, Trust
 from saturnmq.store.reading import number_of

@@ -28,7 +28,7 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol.ids import decode_message_id, encode_host, offset_message_id
 from saturnmq.store.config import StoreConfig
 from saturnmq.store.derived.consumequeue import ConsumeQueue
-from saturnmq.store.derived.indexfile import insert_items, insert_items_reference
+from saturnmq.store.derived.index_items import insert_items, insert_items_reference
 from saturnmq.store.derived.queues import QueueTable
 from saturnmq.store.log.segments import Segment, SegmentSeries
 from saturnmq.store.message_store import GetStatus, MessageStore

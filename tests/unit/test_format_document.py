@@ -16,7 +16,7 @@ from saturnmq.protocol import fastjson
 from saturnmq.protocol.frame import HEAD, TAIL
 from saturnmq.protocol.ha import Kind
 from saturnmq.store.config import StoreConfig
-from saturnmq.store.derived import indexfile
+from saturnmq.store.derived import index_items
 from saturnmq.store.derived.consumequeue import ENTRY
 from saturnmq.store.log.truncated import Truncated
 from saturnmq.store.recovery import checkpoint
@@ -75,8 +75,8 @@ def test_an_entry_of_a_queue_is_laid_out_as_its_table_says() -> None:
 
 def test_an_index_file_is_laid_out_as_its_table_says() -> None:
     header = {int(row[0]): WORDS[row[1]] for row in cells("4.1")[:6]}
-    assert header == packed(indexfile.HEADER)
-    assert f"{indexfile.ITEM.size} B for each item" in section("4.1")
+    assert header == packed(index_items.HEADER)
+    assert f"{index_items.ITEM.size} B for each item" in section("4.1")
 
 
 def keys_in(text: str) -> set[str]:

@@ -10,7 +10,8 @@ import pytest
 from saturnmq.drills.sim.disk import PowerCutOdds, SimDisk
 from saturnmq.protocol.jhash import index_hash
 from saturnmq.runtime.errors import StoreDamaged
-from saturnmq.store.derived.indexfile import INCOMING, ITEM, Index, IndexMark
+from saturnmq.store.derived.index_items import INCOMING, ITEM
+from saturnmq.store.derived.indexfile import Index, IndexMark
 from store_rig import Clock, new_disk
 
 SLOTS, PLACES = 7, 5  # four items in a file
@@ -297,3 +298,46 @@ def test_one_file_of_another_length_has_all_deleted_the_newest_first(
     again.append(items(*MESSAGES))
     assert again.files[0].name > int(names[-1])
     assert parts(again) == parts(filled(new_disk(), *MESSAGES))
+
+
+# -- items that come late --------------------------------------------------------------------------
+def test_items_that_are_kept_are_found_and_cut_as_if_they_were_there() -> None:
+    for end in (*range(0, 1300, 100), 550):
+        index = filled(new_disk(), *MESSAGES[:6])
+        index.later(items(*MESSAGES[6:]))
+        index.truncate(end, time_at)
+        kept = [message for message in MESSAGES if message[0] < end]
+        assert hits(index, "all") == [at for at, _, keys in reversed(kept) if "all" in keys]
+        index.settle()
+        assert parts(index) == parts(filled(new_disk(), *kept))
+
+
+def test_what_is_kept_comes_before_what_is_appended_and_before_what_is_kept_next() -> None:
+    index = opened(new_disk())
+    index.later(items(*MESSAGES[:3]))
+    index.later(items(*MESSAGES[3:5]))
+    index.append(items(*MESSAGES[5:]))
+    index.settle()
+    assert parts(index) == parts(filled(new_disk(), *MESSAGES))
+
+
+def test_kept_items_for_which_there_is_no_room_stay_until_there_is() -> None:
+    disk = new_disk()
+    index = filled(disk, *MESSAGES[:5])
+    index.later(items(*MESSAGES[5:]))
+    plan = disk.plan("create_segment", errno.ENOSPC, "*", times=None)
+    for spare in range(3):  # some files may have been made before
+        with pytest.raises(OSError, match="planned failure"):
+            index.settle()
+        assert 100 in hits(index, "all"), spare
+    plan.times = 0
+    index.settle()
+    assert parts(index) == parts(filled(new_disk(), *MESSAGES))
+
+
+def test_a_destroyed_index_keeps_nothing() -> None:
+    index = filled(new_disk(), *MESSAGES[:5])
+    index.later(items(*MESSAGES[5:]))
+    index.destroy()
+    index.settle()
+    assert parts(index) == []

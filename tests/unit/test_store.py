@@ -24,7 +24,7 @@ from saturnmq.store.derived.consumequeue import (
     entries_before,
     entries_before_reference,
 )
-from saturnmq.store.derived.indexfile import INCOMING, insert_items, insert_items_reference
+from saturnmq.store.derived.index_items import INCOMING, insert_items, insert_items_reference
 from saturnmq.store.derived.lookup import plan_reads, plan_reads_reference
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.message_store import GetStatus, MessageStore, PendingMessage, StoreConfig

@@ -11,7 +11,7 @@ import pytest
 from saturnmq.drills.sim.disk import PowerCutOdds, SimDisk, SimSegment
 from saturnmq.protocol.frame import FRAME_BYTES_MIN, MAGIC_AT
 from saturnmq.runtime.errors import StoreDamaged
-from saturnmq.store.derived.indexfile import (
+from saturnmq.store.derived.index_items import (
     INCOMING,
     fill_slots,
     fill_slots_reference,

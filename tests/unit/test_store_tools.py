@@ -27,7 +27,8 @@ from saturnmq.drills.sim.disk import PowerLoss, SimDisk
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.runtime.errors import DirectoryLocked, StoreDamaged
 from saturnmq.store.derived.consumequeue import FILLER
-from saturnmq.store.derived.indexfile import INCOMING, ITEM, IndexFile
+from saturnmq.store.derived.index_items import INCOMING, ITEM
+from saturnmq.store.derived.indexfile import IndexFile
 from saturnmq.store.disk import Disk, NativeDisk
 from saturnmq.store.inspect.rebuild import Rebuilt, rebuild
 from saturnmq.store.inspect.verify import Sizes, VerifyReport, check

@@ -12,7 +12,8 @@ from frame_rig import plain_frame
 from saturnmq.drills.sim.disk import SimDisk, SimSegment
 from saturnmq.protocol.frame import End, Frame, Outcome, decode_frame
 from saturnmq.runtime.errors import StoreDamaged
-from saturnmq.store.derived.indexfile import INCOMING, ITEM, Index
+from saturnmq.store.derived.index_items import INCOMING, ITEM
+from saturnmq.store.derived.indexfile import Index
 from saturnmq.store.inspect import verify_index
 from saturnmq.store.inspect.verify_index import (
     IndexCheck,
