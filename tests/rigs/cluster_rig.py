@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from saturnmq import Admin, PullConsumer
-from saturnmq.cli.launcher import LocalCluster, Settings, long_stops
+from saturnmq.cli.launcher import LOG_FILE, LocalCluster, Settings, long_stops
 from saturnmq.drills.failover.processes import SMALL_FILES
 
 READ_S = WAIT_S = 30.0
@@ -44,7 +44,9 @@ def check_loops(directory: Path) -> None:
     """No loop of a node below `directory` stood still for long: 100 ms of processor time, which
     says something of the node, however busy the machine is (runtime/loop_watch.py)."""
     stops = long_stops(directory)
-    assert stops == [], stops  # a rig's assertions are not taken apart by pytest
+    logs = [log for log in sorted(directory.rglob(f"{LOG_FILE}*")) if stops]
+    told = "\n".join(f"{log.parent.name}:\n{log.read_text(errors='replace')}" for log in logs)
+    assert stops == [], f"{stops}\n{told}"  # a rig's assertions are not taken apart by pytest
 
 
 def make_topic(cluster: LocalCluster, name: str, queues: int) -> str:
