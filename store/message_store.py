@@ -515,10 +515,11 @@ class MessageStore:
     def reput(self) -> list[Arrival]:
         """Dispatch one bounded step; an empty list means that nothing is left to dispatch now. See
         `Dispatching`."""
-        arrivals = self._dispatching.step()
-        writer, stamp = self._writer, self._dispatching.last_store_timestamp
-        writer.last_store_timestamp = max(writer.last_store_timestamp, stamp)
-        return arrivals
+        try:
+            return self._dispatching.step()
+        finally:  # also when damage ends what was dispatched
+            writer, stamp = self._writer, self._dispatching.last_store_timestamp
+            writer.last_store_timestamp = max(writer.last_store_timestamp, stamp)
 
     def settle_index(self) -> None:
         """Give the index what `reput` has dispatched; see `Dispatching`."""
@@ -539,11 +540,10 @@ class MessageStore:
         """Blocking: make queue entries and index items durable, then move `derived` to their end.
 
         `derived` never passes `flushed`: a checkpoint may lag behind the log, but never lead it.
-        `derived` also lies between two frames, although a slave's flush may end within one. It does
-        not pass what the index has. After a
-        failure the page cache claims entries that the disk does not have: the store takes no more
-        writes, and the next start builds the entries again. If only file descriptors were lacking,
-        the next call tries again instead.
+        `derived` also lies between two frames, although a slave's flush may end within one, and
+        never passes what the index has. After a failure the page cache claims entries that the disk
+        does not have: the store takes no more writes, and the next start builds the entries again.
+        If only file descriptors were lacking, the next call tries again instead.
         """
         if self.failed is not None:
             return
