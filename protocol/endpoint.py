@@ -349,7 +349,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self._start = self._end = 0
             return
         self.last_received = self._runtime.monotonic()
-        large = self._large
+        large, is_full = self._large, False
         if large is not None:
             self._large_filled += nbytes
             if self._large_filled < len(large):
@@ -357,11 +357,15 @@ class Endpoint(asyncio.BufferedProtocol):
             self._large = None
         else:
             self._end += nbytes
+            is_full = self._end == len(self._view)
             if self._skip:
                 passed = min(self._skip, self._end - self._start)
                 self._skip -= passed
                 self._start += passed
         self._take_frames(large)
+        turns = self._turns if is_full and not self._halted and not self._is_behind else None
+        if turns is not None and turns.is_over():  # the socket would be read again in this turn
+            self._put_off(turns)
 
     def _take_frames(self, large: memoryview | None = None) -> None:
         """Handle the complete frames: a large one, and those in the buffer."""
@@ -412,7 +416,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self._make_room(needed)
 
     def _put_off(self, turns: Turns) -> None:
-        """Handle the other requests in the buffer in a later turn."""
+        """Handle the other requests in the buffer, and read on, in a later turn."""
         self._is_behind = True
         self._read_on()
         turns.wait(self._go_on)

@@ -4,6 +4,9 @@ of its event loop.
 The first request of a read is handled at once. Those behind it, of all connections together, have
 TURN_S of a turn. Then the connections wait in line, and all other input is served before them. So a
 client with one request at a time waits for no flood, on however many connections.
+
+A turn has further reads, too: libuv reads a socket up to 32 times in one, as long as each read
+fills the buffer that it is given. After such a read the connection has to wait if its turn is over.
 """
 
 from __future__ import annotations

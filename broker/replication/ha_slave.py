@@ -46,6 +46,7 @@ from saturnmq.broker.replication.sealing import SealOfSlave
 from saturnmq.protocol import ha
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import NoPermission, SaturnError, StoreDamaged
+from saturnmq.runtime.turns import Turns
 from saturnmq.store.log.epochs import Epoch
 
 log = logging.getLogger(__name__)
@@ -77,10 +78,12 @@ class MasterConnection(asyncio.BufferedProtocol):
     def __init__(self, follower: Follower, context: Context, link: int = 0) -> None:
         """`link` is its number, for the machine of replication."""
         self._follower = follower
+        self._turns = Turns(context.runtime)
         self._c = context
         self._proof = SealOfSlave(context.config.signing, context.let_in)
         self.link = link
         self._inbox = ha.Inbox(BUFFER)
+        self._room = 0  # of the buffer that the socket fills
         self._transport: Any = None
         self.closed = asyncio.Event()
         self.ours: bool | None = None
@@ -137,9 +140,14 @@ class MasterConnection(asyncio.BufferedProtocol):
     # from the master
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._inbox.free()
+        free = self._inbox.free()
+        self._room = len(free)
+        return free
 
     def buffer_updated(self, nbytes: int) -> None:
+        is_full = nbytes == self._room
+        if is_full:
+            self._turns.is_over()  # its time begins before the work does
         self._inbox.filled(nbytes)
         self.last_read = self._follower.now()
         try:
@@ -155,6 +163,13 @@ class MasterConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._inbox.make_room()
             self._follower.received(self)
+        if is_full and self._transport is not None and self._turns.is_over():
+            self._transport.pause_reading()  # it would be read again in this turn
+            self._turns.wait(self._read_on)
+
+    def _read_on(self) -> None:
+        if self._transport is not None:
+            self._transport.resume_reading()
 
     def _read_all(self) -> None:
         if self.ours is None:

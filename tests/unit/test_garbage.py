@@ -31,6 +31,22 @@ class Thing:
     other: object = None
 
 
+def test_a_node_that_begins_to_serve_does_not_look_at_what_its_start_made() -> None:
+    seen: list[dict[str, int]] = []
+    thresholds = gc.get_threshold()
+    gc.disable()  # none comes by chance
+    gc.callbacks.append(lambda phase, info: seen.append(info))
+    try:
+        garbage.begin()
+        assert seen == []
+        assert gc.get_freeze_count() > 10_000, "the objects of the start"
+    finally:
+        gc.callbacks.pop()
+        gc.unfreeze()
+        gc.set_threshold(*thresholds)
+        gc.enable()
+
+
 def test_what_was_alive_at_a_collection_is_not_looked_at_again(collector: None) -> None:
     first, second = Thing(), Thing()
     first.other, second.other = second, first
