@@ -17,6 +17,7 @@ from saturnmq.cli.output import fail
 
 LEFT_PART = 8  # of memory may be free; the kernel keeps about a tenth while files are read
 STEP_BYTES = 16 << 20
+ROUNDS = 4  # of reading as much as is free
 ALL, FREE = "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"
 
 
@@ -41,19 +42,21 @@ class FullCache:
     def fill(self) -> None:
         """Have all dirty pages written. If much memory is free, read on as much as is free, round
         and round: the part that comes next left memory first, and no page stays free that nothing
-        was in yet."""
+        was in yet. The kernel may give memory back meanwhile, so some rounds may be needed."""
         os.sync()
-        free = _bytes(FREE)
-        if free <= self._left:
-            return
-        for _ in range(0, free, STEP_BYTES):
-            os.preadv(self._file.fileno(), [self._bytes], self._next)
-            self._next = (self._next + STEP_BYTES) % self._size
+        for _ in range(ROUNDS):
+            free = _bytes(FREE)
+            if free <= self._left:
+                return
+            for _ in range(0, free, STEP_BYTES):
+                os.preadv(self._file.fileno(), [self._bytes], self._next)
+                self._next = (self._next + STEP_BYTES) % self._size
         free = _bytes(FREE)
         if free > self._left:
             fail(
-                f"{free >> 20} MiB of memory are still free after as much was read from a file, "
-                f"the limit is {self._left >> 20} MiB: name a folder on a disk in TMPDIR"
+                f"{free >> 20} MiB of memory are still free after as much was read from a file "
+                f"{ROUNDS} times, the limit is {self._left >> 20} MiB: name a folder on a disk in "
+                "TMPDIR"
             )
 
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from saturnmq.cli import page_cache
-from saturnmq.cli.page_cache import ALL, FREE, STEP_BYTES, FullCache
+from saturnmq.cli.page_cache import ALL, FREE, ROUNDS, STEP_BYTES, FullCache
 from typer import Exit
 
 STEPS = 32  # of all memory
@@ -54,13 +54,32 @@ def test_it_reads_as_much_as_is_free_and_goes_on_there(monkeypatch: pytest.Monke
         assert memory.read[10:] == [*range(10, STEPS), 0, 1, 2]
 
 
+def test_memory_that_was_given_back_meanwhile_is_filled_in_another_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = Memory(monkeypatch)
+    preadv = os.preadv
+
+    def given_back(fd: int, buffers: list[bytearray], offset: int) -> int:
+        count = preadv(fd, buffers, offset)
+        if len(memory.read) == 10:
+            memory.free += 6
+        return count
+
+    monkeypatch.setattr(os, "preadv", given_back)
+    with FullCache() as cache:
+        cache.fill()
+    assert memory.read == list(range(19))
+    assert memory.free == KEPT
+
+
 def test_a_folder_that_is_not_cached_is_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     memory = Memory(monkeypatch, keeps=False)
     with FullCache() as cache, pytest.raises(Exit):
         cache.fill()
-    assert memory.read == list(range(10)), "and no further"
+    assert memory.read == [step % STEPS for step in range(10 * ROUNDS)], "and no further"
     told = capsys.readouterr().err
     assert "160 MiB of memory are still free" in told
     assert "the limit is 64 MiB" in told
