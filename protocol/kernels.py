@@ -42,6 +42,7 @@ if TYPE_CHECKING or not COMPILED:
     ResponseBuffer = _received.ResponseBuffer
     decode_frames = _received.decode_frames
     decode_plain = _received.decode_plain
+    upcoming = _received.upcoming
 else:
     crc32 = _kernel.crc32
     put_batch_item = _kernel.put_batch_item
@@ -56,6 +57,7 @@ else:
     ResponseBuffer = _kernel.ResponseBuffer
     decode_frames = _kernel.decode_frames
     decode_plain = _kernel.decode_plain
+    upcoming = _kernel.Upcoming
 
 __all__ = [
     "COMPILED",
@@ -74,6 +76,7 @@ __all__ = [
     "message_size",
     "put_batch_item",
     "scan_frames",
+    "upcoming",
     "write_batch",
     "write_message",
 ]

@@ -8,6 +8,8 @@ expensive (topic, properties; an unpacked body until the next is unpacked).
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
+from typing import TypeVar
 
 from saturnmq.protocol.compression import COMPRESSED_FLAG, Unpacked, unpack
 from saturnmq.protocol.frame import (
@@ -25,6 +27,7 @@ from saturnmq.protocol.properties import decode_properties
 from saturnmq.runtime.errors import MalformedFrame
 
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 class ReceivedMessage:
@@ -310,3 +313,14 @@ def decode_plain(
 
 ResponseBuffer = bytearray
 """Memory for one large response; the kernel's is recycled and its messages refer to it."""
+
+
+def upcoming(messages: list[T]) -> Iterator[T]:
+    """The messages one after the other, for a listener. A step is atomic, as with any list.
+
+    The kernel's also forgets, when the next one is asked for, what was decoded of the last one:
+    properties and an unpacked body. The same memory serves for the next one then, while a pull has
+    more of them than the processor's cache. If anybody but the list and the caller holds the
+    message, nothing is forgotten: the application may have kept it, or changed its properties.
+    """
+    return iter(messages)

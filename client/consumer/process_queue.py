@@ -1,7 +1,8 @@
 """The messages of one queue at one consumer: pulled, being consumed, finished. Pure.
 
 Messages stay in the batches they were pulled in; a chunk is a run of one batch that one listener
-call chain works on. Nothing here costs time per message.
+call chain works on. Of a message only `queue_offset` is needed. Nothing here costs time per
+message.
 
     pulled ->  [batch][batch]  --take()-->  [chunk][chunk][chunk]  --finish()-->  forgotten
                 untaken       <--split()--   taken, some done
@@ -17,22 +18,16 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 from saturnmq.client.consumer.results import Retry
+from saturnmq.protocol import kernels
 from saturnmq.runtime.errors import ListenerError
 
 LOCK_VALID_S = 30.0
-
-
-class Offsetted(Protocol):
-    """The part of a message that a process queue needs."""
-
-    @property
-    def queue_offset(self) -> int: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +41,7 @@ class MessageRun:
     gets a message.
     """
 
-    messages: Sequence[Any]
+    messages: list[Any]
     first_offset: int
     size: int  # bytes, for flow control
     done: bool = False
@@ -63,11 +58,11 @@ class MessageRun:
     upcoming: Iterator[Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.upcoming = iter(self.messages)
+        self.upcoming = kernels.upcoming(self.messages)
 
     def begin(self, now: float) -> None:
         """An attempt of the listener begins."""
-        self.upcoming = iter(self.messages)
+        self.upcoming = kernels.upcoming(self.messages)
         self.handled, self.failed, self.faults, self.retries = 0, [], {}, None
         self.begun = now
 
@@ -97,16 +92,17 @@ class MessageRun:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The messages of one pull; `taken` of its messages are in chunks already."""
+    """The messages of one pull; `taken` of them are in chunks already, and None here."""
 
-    messages: Sequence[Offsetted]
+    messages: list[Any]
     size: int
     taken: int = 0
 
     @property
     def first_offset(self) -> int:
         """The offset of the first message that is not taken."""
-        return self.messages[self.taken].queue_offset
+        offset: int = self.messages[self.taken].queue_offset
+        return offset
 
 
 _by_offset = attrgetter("first_offset")
@@ -137,8 +133,9 @@ class ProcessQueue:
     _taken: deque[MessageRun] = field(default_factory=deque)
 
     # -- pulling ----------------------------------------------------------------------------------
-    def put(self, messages: Sequence[Offsetted], next_offset: int, size: int) -> None:
-        """Takes in one pull's messages; `next_offset` is the broker's nextBeginOffset."""
+    def put(self, messages: list[Any], next_offset: int, size: int) -> None:
+        """Takes over the list of one pull's messages; `next_offset` is the broker's
+        nextBeginOffset."""
         self.next_offset = next_offset
         if messages:
             self._untaken.append(Batch(messages, size))
@@ -173,14 +170,16 @@ class ProcessQueue:
         messages, size = batch.messages, batch.size
         rest = len(messages) - batch.taken
         if count < rest:
-            messages = messages[batch.taken : batch.taken + count]
             size = size * count // rest
-            batch.taken += count
             batch.size -= size
         else:
-            if batch.taken:
-                messages = messages[batch.taken :]
+            count = rest
             self._untaken.popleft()
+        if count < len(messages):
+            part = slice(batch.taken, batch.taken + count)
+            messages = messages[part]
+            batch.messages[part] = [None] * count  # the run alone holds its messages now
+            batch.taken += count
         chunk = MessageRun(messages, messages[0].queue_offset, size)
         insort(self._taken, chunk, key=_by_offset)
         return chunk
@@ -210,7 +209,7 @@ class ProcessQueue:
         while taken and taken[0].done:
             taken.popleft()
 
-    def keep(self, chunk: MessageRun, rest: Sequence[Offsetted]) -> None:
+    def keep(self, chunk: MessageRun, rest: list[Any]) -> None:
         """Only `rest` of `chunk` is still unfinished (in offset order)."""
         if not rest or chunk.done:
             self.finish(chunk)

@@ -18,6 +18,7 @@ the call, as with any other call.
 from saturnmq.protocol.frame_kernel.received import (
     ReceivedMessage,
     ResponseBuffer,
+    Upcoming,
     decode_frames,
     decode_plain,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "Message",
     "ReceivedMessage",
     "ResponseBuffer",
+    "Upcoming",
     "batch_ids",
     "check_batch",
     "crc32",

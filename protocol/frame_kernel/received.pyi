@@ -1,7 +1,12 @@
 """Types of received.pyx; `received_reference.py` describes each name."""
 
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
 from saturnmq.protocol import received_reference
 from saturnmq.protocol.frame_reference import Buffer
+
+T = TypeVar("T")
 
 def decode_frames(
     data: Buffer,
@@ -18,3 +23,8 @@ def decode_plain(
 
 class ReceivedMessage(received_reference.ReceivedMessage): ...
 class ResponseBuffer(bytearray): ...
+
+class Upcoming(Generic[T]):
+    def __init__(self, messages: list[T]) -> None: ...
+    def __iter__(self) -> Iterator[T]: ...
+    def __next__(self) -> T: ...

@@ -10,7 +10,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport (
     PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
 )
-from cpython.list cimport PyList_GET_ITEM
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.memoryview cimport PyMemoryView_Check, PyMemoryView_GET_BUFFER
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -37,6 +37,7 @@ cdef extern from "Python.h":
     bint PyUnicode_IS_COMPACT_ASCII(object text)
     void *PyUnicode_DATA(object text)
     void PyUnicode_InternInPlace(PyObject **text)
+    Py_ssize_t references "Py_REFCNT"(PyObject *)
 
 cdef uint8_t[128] NOTHING
 memset(NOTHING, 0, sizeof(NOTHING))
@@ -468,3 +469,32 @@ cdef list decode(data, bint verify_crc, str broker_name, tags, bint plain):
     finally:
         free(sizes)
     return found
+
+
+@cython.final
+cdef class Upcoming:
+    """`received_reference.upcoming`."""
+
+    cdef list _messages
+    cdef Py_ssize_t _next
+    cdef Py_ssize_t _holders  # references to the message that was given last, before it was
+
+    def __init__(self, list messages not None):
+        self._messages = messages
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Py_ssize_t at = self._next, holders = self._holders
+        cdef PyObject *found = NULL
+        cdef PyObject *last = PyList_GET_ITEM(self._messages, at - 1) if at else NULL
+        if at < PyList_GET_SIZE(self._messages):
+            found = PyList_GET_ITEM(self._messages, at)
+            self._next, self._holders = at + 1, references(found)
+        # The state is right now, whatever runs when an object goes. The caller holds the last, too.
+        if last != NULL and references(last) <= holders + 1 and type(<object>last) is ReceivedMessage:
+            (<ReceivedMessage>last)._properties = (<ReceivedMessage>last)._unpacked = None
+        if found == NULL:
+            raise StopIteration
+        return <object>found
