@@ -19,6 +19,7 @@ from saturnmq.client.consumer.consuming import Consumption
 from saturnmq.client.consumer.offset_store import OffsetStore
 from saturnmq.client.consumer.queue_locks import QueueLocks
 from saturnmq.client.core import ClientCore
+from saturnmq.protocol import kernels
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.runtime.errors import ListenerStuck
 
@@ -101,6 +102,7 @@ class Holdings:
             if queue not in granted:
                 continue
             held = self.held[queue] = AssignedQueue(queue)
+            held.state.draw = kernels.upcoming
             self._consumption.begin(held, asked_at)
             held.pulling = self._pull(held)
         if self._ordered and (left_over := self.locks.left_over({*self.held, *queues})):

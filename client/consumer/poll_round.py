@@ -95,7 +95,7 @@ class PollRound:
         turn.idle = run is None
         if run is not None:
             run.begin(0.0)
-            turn.upcoming = iter(run.messages)  # the application may keep any of them
+            turn.upcoming = run.upcoming
             self._running[turn] = run
 
     def settle(self) -> None:

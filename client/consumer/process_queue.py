@@ -18,16 +18,17 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
 from saturnmq.client.consumer.results import Retry
-from saturnmq.protocol import kernels
 from saturnmq.runtime.errors import ListenerError
 
 LOCK_VALID_S = 30.0
+
+Draw = Callable[[list[Any]], Iterator[Any]]
 
 
 @dataclass(slots=True, eq=False)
@@ -55,14 +56,15 @@ class MessageRun:
     retries: dict[int, Retry] | None = None  # by offset: failures with a verdict of their own
     ended: bool = False  # dropped, reset or given up: call the listener no more
     given_up: bool = False
+    draw: Draw = iter
     upcoming: Iterator[Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.upcoming = kernels.upcoming(self.messages)
+        self.upcoming = self.draw(self.messages)
 
     def begin(self, now: float) -> None:
         """An attempt of the listener begins."""
-        self.upcoming = kernels.upcoming(self.messages)
+        self.upcoming = self.draw(self.messages)
         self.handled, self.failed, self.faults, self.retries = 0, [], {}, None
         self.begun = now
 
@@ -121,6 +123,9 @@ class ProcessQueue:
     """The messages of one queue between pull and commit. Owned by the loop thread."""
 
     next_offset: int = -1  # start of the next pull; -1: not known yet
+    # How the messages of a run are drawn: by `kernels.upcoming` where a listener is all that draws
+    # them, and their properties are as they came.
+    draw: Draw = iter
     dropped: bool = False
     messages: int = 0
     bytes: int = 0
@@ -180,7 +185,7 @@ class ProcessQueue:
             messages = messages[part]
             batch.messages[part] = [None] * count  # the run alone holds its messages now
             batch.taken += count
-        chunk = MessageRun(messages, messages[0].queue_offset, size)
+        chunk = MessageRun(messages, messages[0].queue_offset, size, draw=self.draw)
         insort(self._taken, chunk, key=_by_offset)
         return chunk
 

@@ -40,7 +40,7 @@ def pulled() -> list[ReceivedMessage]:
 
 
 def drawn(messages: list[ReceivedMessage]) -> Iterator[ReceivedMessage]:
-    return MessageRun(messages, 0, 1).upcoming
+    return MessageRun(messages, 0, 1, draw=kernels.upcoming).upcoming
 
 
 def test_messages_come_in_their_order_and_end_once() -> None:
@@ -85,7 +85,7 @@ def test_a_message_that_the_application_keeps_stays_as_it_is() -> None:
 
 
 def test_a_kept_message_stays_as_it_is_though_the_rest_of_its_pull_goes_meanwhile() -> None:
-    queue, kept, rest = ProcessQueue(next_offset=0), [], []
+    queue, kept, rest = ProcessQueue(next_offset=0, draw=kernels.upcoming), [], []
     queue.put(pulled(), COUNT, 100)
     run = queue.take(4)
     assert run is not None
@@ -99,7 +99,7 @@ def test_a_kept_message_stays_as_it_is_though_the_rest_of_its_pull_goes_meanwhil
 
 
 def test_what_the_listener_was_not_given_keeps_its_place() -> None:
-    queue = ProcessQueue(next_offset=0)
+    queue = ProcessQueue(next_offset=0, draw=kernels.upcoming)
     queue.put(pulled(), COUNT, 100)
     run = queue.take(4)
     assert run is not None
