@@ -479,7 +479,7 @@ cdef class Upcoming:
     cdef Py_ssize_t _next
     cdef Py_ssize_t _holders  # references to the message that was given last, before it was
 
-    def __init__(self, list messages not None):
+    def __cinit__(self, list messages not None):
         self._messages = messages
 
     def __iter__(self):
