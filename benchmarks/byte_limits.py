@@ -40,10 +40,10 @@ PROCESSORS = os.cpu_count() or 1
 Figures = dict[str, float]
 
 
-def used(who: int = resource.RUSAGE_SELF) -> float:
-    """Processor seconds of this process, or of its children that have ended."""
-    usage = resource.getrusage(who)
-    return usage.ru_utime + usage.ru_stime
+def used() -> float:
+    """Processor seconds of this process and of its children that have ended."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def per_gb(work: Callable[[int], object]) -> float:
@@ -78,7 +78,7 @@ def stream() -> Figures:
     own, other = socket.socketpair()
     for each in (own, other):
         each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)
-    begun, ended = used(), used(resource.RUSAGE_CHILDREN)
+    begun = used()
     child = os.fork()
     if child == 0:
         own.close()
@@ -93,8 +93,7 @@ def stream() -> Figures:
     seconds = time.perf_counter() - start
     os.waitpid(child, 0)
     own.close()
-    taken = used() - begun + used(resource.RUSAGE_CHILDREN) - ended
-    return {"socket": taken / TOTAL * 1e9, "stream": TOTAL / seconds}
+    return {"socket": (used() - begun) / TOTAL * 1e9, "stream": TOTAL / seconds}
 
 
 def bounds(figures: Figures) -> Figures:

@@ -172,19 +172,17 @@ class ProcessQueue:
         if not self._untaken:
             return None
         batch = self._untaken[0]
-        messages, size = batch.messages, batch.size
-        rest = len(messages) - batch.taken
-        if count < rest:
-            size = size * count // rest
-            batch.size -= size
-        else:
-            count = rest
-            self._untaken.popleft()
+        messages, rest = batch.messages, len(batch.messages) - batch.taken
+        count = min(count, rest)
+        size = batch.size * count // rest
         if count < len(messages):
             part = slice(batch.taken, batch.taken + count)
             messages = messages[part]
             batch.messages[part] = [None] * count  # the run alone holds its messages now
-            batch.taken += count
+        if count == rest:
+            self._untaken.popleft()
+        batch.taken += count
+        batch.size -= size
         chunk = MessageRun(messages, messages[0].queue_offset, size, draw=self.draw)
         insort(self._taken, chunk, key=_by_offset)
         return chunk

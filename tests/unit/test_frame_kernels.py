@@ -15,6 +15,7 @@ from array import array
 from types import SimpleNamespace
 
 import pytest
+from frame_rig import plain_frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import batch, compression, frame, frame_reference, ids, received_reference
@@ -307,22 +308,7 @@ texts = st.text("abcdeé", min_size=1, max_size=4) | st.text("xy", min_size=30, 
 def test_texts_that_share_a_place_are_not_taken_for_each_other(many):
     for each in many:
         encoded = properties_module.encode_properties(each)
-        whole = frame.encode_frame(
-            physical_offset=0,
-            queue_offset=0,
-            queue_id=0,
-            flag=0,
-            sys_flag=0,
-            born_timestamp=0,
-            born_host=HOST,
-            store_timestamp=0,
-            store_host=HOST,
-            reconsume_times=0,
-            prepared_offset=0,
-            body=b"body",
-            topic=b"T",
-            properties=encoded,
-        )
+        whole = plain_frame(body=b"body", properties=encoded)
         assert fast.ReceivedMessage(whole, 0).properties == each
 
 

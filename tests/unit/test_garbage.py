@@ -18,22 +18,28 @@ from saturnmq.runtime.native import NativeRuntime
 
 
 @pytest.fixture
-def collector() -> Iterator[None]:
+def restored() -> Iterator[None]:
+    """The collector is left as it was found."""
     thresholds = gc.get_threshold()
-    garbage.begin()
     yield
     gc.unfreeze()
     gc.set_threshold(*thresholds)
     gc.enable()
 
 
+@pytest.fixture
+def collector(restored: None) -> None:
+    garbage.begin()
+
+
 class Thing:
     other: object = None
 
 
-def test_a_node_that_begins_to_serve_does_not_look_at_what_its_start_made() -> None:
+def test_a_node_that_begins_to_serve_does_not_look_at_what_its_start_made(
+    restored: None,
+) -> None:
     seen: list[dict[str, int]] = []
-    thresholds = gc.get_threshold()
     gc.disable()  # none comes by chance
     gc.callbacks.append(lambda phase, info: seen.append(info))
     try:
@@ -42,9 +48,6 @@ def test_a_node_that_begins_to_serve_does_not_look_at_what_its_start_made() -> N
         assert gc.get_freeze_count() > 10_000, "the objects of the start"
     finally:
         gc.callbacks.pop()
-        gc.unfreeze()
-        gc.set_threshold(*thresholds)
-        gc.enable()
 
 
 def test_what_was_alive_at_a_collection_is_not_looked_at_again(collector: None) -> None:

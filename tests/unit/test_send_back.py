@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from consumer_world import HOST
+from frame_rig import plain_frame
 from saturnmq.client.consumer.results import DEAD_LETTER
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.core import ClientCore
-from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.properties import decode_properties, encode_properties
@@ -25,20 +25,16 @@ RETRY = "%RETRY%G"
 
 def failed(*, sys_flag: int = 0, **properties: str) -> ReceivedMessage:
     """A message of topic T on broker `a` that was delivered three times."""
-    frame = encode_frame(
+    frame = plain_frame(
         physical_offset=4711,
         queue_offset=12,
         queue_id=5,
         flag=9,
         sys_flag=sys_flag,
-        born_timestamp=1,
         born_host=HOST,
-        store_timestamp=1,
         store_host=HOST,
         reconsume_times=2,
-        prepared_offset=0,
         body=b"body",
-        topic=b"T",
         properties=bytes(encode_properties({"UNIQ_KEY": "U", **properties})),
     )
     (message,) = decode_frames(frame, True, "a", frozenset())

@@ -6,33 +6,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from frame_rig import plain_frame
 from saturnmq.client.consumer.process_queue import MessageRun, ProcessQueue
 from saturnmq.protocol import kernels
 from saturnmq.protocol.compression import COMPRESSED_FLAG, ZLIB, compress
-from saturnmq.protocol.frame import encode_frame
 from saturnmq.protocol.message import ReceivedMessage
 
-HOST = b"\x7f\0\0\1\0\0\0\1"
 COUNT = 10
 
 
 def frame(number: int, body: bytes = b"body", sys_flag: int = 0) -> bytes:
-    return encode_frame(
-        topic=b"T",
-        body=body,
-        properties=f"KEYS\x01order-{number}\x02TAGS\x01A\x02".encode(),
-        queue_id=0,
-        queue_offset=number,
-        physical_offset=1000 * number,
-        flag=0,
-        sys_flag=sys_flag,
-        reconsume_times=0,
-        prepared_offset=0,
-        born_timestamp=1,
-        born_host=HOST,
-        store_timestamp=2,
-        store_host=HOST,
-    )
+    properties = f"KEYS\x01order-{number}\x02TAGS\x01A\x02".encode()
+    return plain_frame(body=body, properties=properties, queue_offset=number, sys_flag=sys_flag)
 
 
 def pulled() -> list[ReceivedMessage]:
