@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, new_core
-from saturnmq.client.kernels import handles_of, results_of
+from saturnmq.client.kernels import results_of
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
@@ -331,7 +331,8 @@ class Producer:
         if express is not None and (timeout is None or timeout >= self.options.send_timeout):
             batch = express.send_batch(messages, engine.pin(queue))
         if batch is None:
-            batch = self._batch(messages, queue)
+            pinned = engine.pin(queue)
+            batch = self._when_room(lambda: engine.enqueue_batch(messages, pinned))
         batch.handle(0).result(timeout)
         return results_of(batch)
 
@@ -339,14 +340,11 @@ class Producer:
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> list[SendHandle]:
         """Accept messages as `send_batch` does and return at once; blocks only while the buffer is
-        full."""
-        return handles_of(self._batch(messages, queue))
-
-    def _batch(self, messages: Sequence[Message], queue: MessageQueue | None) -> ProducerBatch:
+        full. Several such batches may travel in one request."""
         engine = self.engine
         pinned = engine.pin(queue)
-        return engine.enqueue_batch(messages, pinned) or self._when_room(
-            lambda: engine.enqueue_batch(messages, pinned)
+        return engine.enqueue_all(messages, pinned) or self._when_room(
+            lambda: engine.enqueue_all(messages, pinned)
         )
 
     def send_encoded(

@@ -212,39 +212,70 @@ cdef class Outbox:
         """Put an ordinary message (no property that means something to the client, a body of bytes
         that is not compressed) into the open batch of its topic. Returns None, and does nothing,
         for any other message, without an open batch, or if that is full."""
-        cdef Message fields
-        cdef PyObject *found
         cdef BatchFields batch
-        cdef Py_ssize_t size, end
-        cdef bytes extra = b""
         if not isinstance(message, Message):
             return None
-        fields = <Message>message
-        if not PyBytes_CheckExact(fields.body):
+        batch = self._open_for(<Message>message)
+        if batch is None or not self._put(batch, <Message>message):
             return None
-        size = PyBytes_GET_SIZE(fields.body)
-        if size == 0 or size >= self.alone_from:
+        return make_handle(batch, batch.count - 1)
+
+    def offer_all(self, messages):
+        """As `offer`, all messages or none of them; they have one topic. Returns their handles."""
+        cdef BatchFields batch
+        cdef Py_ssize_t count, size
+        cdef list given = list(messages)  # may run code of the caller's; from here on nothing does
+        if not given or not isinstance(given[0], Message):
             return None
-        if fields._properties is not None and fields._properties:
-            extra = plain_properties(fields._properties)
-            if extra is None:
+        batch = self._open_for(<Message>given[0])
+        if batch is None:
+            return None
+        count, size = batch.count, batch.bytes
+        topic = (<Message>given[0]).topic
+        for message in given:
+            if (
+                not isinstance(message, Message)
+                or not has_topic(<Message>message, topic)
+                or not self._put(batch, <Message>message)
+            ):
+                batch.count, batch.bytes = count, size
                 return None
-        if type(fields.topic) is not str:
+        return [make_handle(batch, index) for index in range(count, batch.count)]
+
+    cdef BatchFields _open_for(self, Message message):
+        """The open batch of the message's topic, or None."""
+        cdef PyObject *found
+        if type(message.topic) is not str:
             return None
-        found = PyDict_GetItem(self.open, fields.topic)
-        if found is NULL:
-            return None
-        batch = <BatchFields>found
-        if batch.count == COUNT_MAX:
-            return None
+        found = PyDict_GetItem(self.open, message.topic)
+        return None if found is NULL else <BatchFields>found
+
+    cdef bint _put(self, BatchFields batch, Message message):
+        """Put an ordinary message into `batch`; False, and nothing is done, if it is not ordinary
+        or has no room."""
+        cdef Py_ssize_t size, end
+        cdef bytes extra = b""
+        if batch.count == COUNT_MAX or not PyBytes_CheckExact(message.body):
+            return False
+        size = PyBytes_GET_SIZE(message.body)
+        if size == 0 or size >= self.alone_from:
+            return False
+        if message._properties is not None and message._properties:
+            extra = plain_properties(message._properties)
+            if extra is None:
+                return False
         end = put_entry(<bytearray>batch.buffer, batch.bytes,
-                        <const uint8_t *>PyBytes_AS_STRING(fields.body), size, batch.id_head, batch.count,
-                        extra, fields.flag)
+                        <const uint8_t *>PyBytes_AS_STRING(message.body), size, batch.id_head, batch.count,
+                        extra, message.flag)
         if end < 0:
-            return None
+            return False
         batch.bytes = end
         batch.count += 1
-        return make_handle(batch, batch.count - 1)
+        return True
+
+
+cdef inline bint has_topic(Message message, str topic):
+    return message.topic is topic or (type(message.topic) is str and message.topic == topic)
 
 
 def pack(BatchFields batch not None, messages, str topic not None, Py_ssize_t most):
@@ -274,7 +305,7 @@ def pack(BatchFields batch not None, messages, str topic not None, Py_ssize_t mo
             extra = plain_properties(fields._properties)
             if extra is None:
                 return False
-        if fields.topic is not topic and (type(fields.topic) is not str or fields.topic != topic):
+        if not has_topic(fields, topic):
             return False
         if not PyBytes_CheckExact(fields.body):
             return False

@@ -164,6 +164,7 @@ class Accumulator:
         self.starving = False
         self._outbox = Outbox(alone_from)
         self.offer = self._outbox.offer
+        self.offer_all = self._outbox.offer_all
         self.renamed: Callable[[MessageQueue], MessageQueue] | None = None  # of a finished batch
         self._refusing = False
 
@@ -204,16 +205,8 @@ class Accumulator:
         most = self._size_now(lane, need)
         if batch is not None and batch.bytes + need <= most:
             size = min(most, max(4 * len(batch.buffer), batch.bytes + need))
-            more = size - len(batch.buffer)
-            if more > 0:
-                if self._lacks(more):
-                    return None
-                larger = bytearray(size)
-                larger[: batch.bytes] = memoryview(batch.buffer)[: batch.bytes]
-                batch.buffer = larger
-                batch.reserved = size
-                self.buffered += more
-                return batch
+            if size > len(batch.buffer):
+                return batch if self._grow(batch, size) else None
         spare = self.spare and need <= most == self.batch_bytes
         size = most if spare else max(min(most, FIRST_BUFFER), need)
         if self._lacks(size):
@@ -245,9 +238,24 @@ class Accumulator:
         batch.packed = b""
         return batch
 
-    def append_batch(self, lane: Lane, batch: ProducerBatch, *, pace: bool = False) -> bool:
+    def _grow(self, batch: ProducerBatch, size: int) -> bool:
+        """Give `batch` a buffer of `size` bytes; False if that is more than all may have."""
+        if self._lacks(size - batch.reserved):
+            return False
+        spare = self.spare and size == self.batch_bytes
+        larger = self.spare.pop() if spare else bytearray(size)
+        larger[: batch.bytes] = memoryview(batch.buffer)[: batch.bytes]
+        batch.buffer = larger
+        self.buffered += size - batch.reserved
+        batch.reserved = size
+        return True
+
+    def append_batch(
+        self, lane: Lane, batch: ProducerBatch, *, pace: bool = False, shared: bool = False
+    ) -> bool:
         """Put a whole batch into its lane, behind what is there; False when the buffer is full.
-        With `pace` the sender pauses if it is far ahead of the loop."""
+        With `pace` the sender pauses if it is far ahead of the loop. A batch that is `shared` takes
+        others while it waits, if the lane is a stream whose batches are larger."""
         with self.lock:
             if self._lacks(batch.reserved):
                 return False
@@ -255,12 +263,25 @@ class Accumulator:
                 self._hide(lane)
                 lane.put(lane.open)
                 lane.open = None
-            lane.put(batch)
             self._count(batch)
+            if not shared or not self._share(lane, batch):
+                lane.put(batch)
             self._hurry(lane)
             gate = self._gate(lane) if pace else None
         if gate is not None:
             gate.acquire(timeout=PACE_S)
+        return True
+
+    def _share(self, lane: Lane, batch: ProducerBatch) -> bool:
+        """Make a whole batch the lane's open one, if there may be room for another in it."""
+        most = self._size_now(lane, batch.bytes // batch.count)
+        lane.begun += 1
+        lane.begun_ms = batch.born_ms
+        if lane.pinned is not None or 2 * batch.bytes > most or not self._grow(batch, most):
+            return False
+        lane.open = batch
+        if not self._refusing:
+            self._outbox.open[lane.topic] = batch
         return True
 
     def is_ahead(self, lane: Lane) -> bool:
@@ -313,7 +334,7 @@ class Accumulator:
                 return False
             batch.watchers.append(call)
             lane = batch.lane
-            if lane.open is None or lane.open is batch:
+            if not lane.ready and (lane.open is None or lane.open is batch):
                 lane.begun = 0  # whoever waits for the newest messages sends no stream of them
             if waits:
                 lane.awaited = True

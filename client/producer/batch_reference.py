@@ -212,6 +212,10 @@ class Outbox:
         for any other message, without an open batch, or if that is full."""
         return None  # only the kernel is atomic without a lock: refuse all here
 
+    def offer_all(self, messages: Sequence[Message]) -> list[SendHandle] | None:
+        """As `offer`, all messages or none of them; they have one topic. Returns their handles."""
+        return None  # as in `offer`
+
 
 def pack(batch: BatchFields, messages: Sequence[Message], topic: str, most: int) -> bool:
     """Put ordinary messages of `topic` (see `Outbox.offer`) into `batch`, which is empty. False if

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.client.core import ClientCore
-from saturnmq.client.kernels import pack
+from saturnmq.client.kernels import handles_of, pack
 from saturnmq.client.producer.accumulator import Accumulator, Gate, Lane, Pin, ThreadLock
 from saturnmq.client.producer.batch import (
     BATCH_COUNT_MAX,
@@ -166,6 +166,20 @@ class ProducerEngine:
         """Accept messages of one topic as one batch; None when the buffer is full."""
         batch = self.batch_of(messages, pinned)
         return batch if self.accumulator.append_batch(batch.lane, batch, pace=True) else None
+
+    def enqueue_all(
+        self, messages: Sequence[Message], pinned: Pin | None
+    ) -> list[SendHandle] | None:
+        """Accept messages of one topic, to be stored together, perhaps with others; None when the
+        buffer is full."""
+        if pinned is None and self.namespace is None:
+            offered = self.accumulator.offer_all(messages)
+            if offered is not None:
+                return offered
+        batch = self.batch_of(messages, pinned)
+        handles = handles_of(batch)
+        lane, append = batch.lane, self.accumulator.append_batch
+        return handles if append(lane, batch, pace=True, shared=True) else None
 
     def batch_of(self, messages: Sequence[Message], pinned: Pin | None) -> ProducerBatch:
         """Messages of one topic as one batch, not put into its lane."""

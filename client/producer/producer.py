@@ -14,11 +14,12 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Self
+from typing import Self, TypeVar
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
-from saturnmq.client.kernels import handles_of, results_of
+from saturnmq.client.kernels import results_of
 from saturnmq.client.producer import at_exit
+from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import (
     ProducerBatch,
     SendHandle,
@@ -43,6 +44,8 @@ from saturnmq.runtime.errors import (
 
 DEFAULT_GROUP = "saturnmq-producer"
 REQUEST_S = 3.0  # as in RocketMQ
+
+T = TypeVar("T")
 
 
 class Producer:
@@ -214,7 +217,7 @@ class Producer:
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
-        batch = await self._batch(messages, queue)
+        batch = await self._accepted(self.engine.enqueue_batch, messages, queue)
         async with _within(timeout):
             await batch.handle(0)
         return results_of(batch)
@@ -222,21 +225,24 @@ class Producer:
     async def send_batch_async(
         self, messages: Sequence[Message], *, queue: MessageQueue | None = None
     ) -> list[SendHandle]:
-        """Accept messages as `send_batch` does; waits only while the buffer is full."""
-        return handles_of(await self._batch(messages, queue))
-
-    async def _batch(
-        self, messages: Sequence[Message], queue: MessageQueue | None
-    ) -> ProducerBatch:
+        """Accept messages as `send_batch` does; waits only while the buffer is full. Several such
+        batches may travel in one request."""
         engine = self.engine
-        pinned = engine.pin(queue)
-        while True:
-            batch = engine.enqueue_batch(messages, pinned)
-            if batch is not None:
-                if engine.accumulator.is_ahead(batch.lane):
-                    await self.core.runtime.sleep(0)
-                return batch
+        handles = await self._accepted(engine.enqueue_all, messages, queue)
+        if engine.accumulator.is_ahead(handles[0].batch.lane):
+            await self.core.runtime.sleep(0)  # the loop's turn to send
+        return handles
+
+    async def _accepted(
+        self,
+        enqueue: Callable[[Sequence[Message], Pin | None], T | None],
+        messages: Sequence[Message],
+        queue: MessageQueue | None,
+    ) -> T:
+        pinned = self.engine.pin(queue)
+        while (accepted := enqueue(messages, pinned)) is None:
             await self._wait_for_room()
+        return accepted
 
     async def send_oneway(
         self,

@@ -67,6 +67,16 @@ class TracedEngine(ProducerEngine):
                 self._watched(message, batch.handle(index))
         return batch
 
+    def enqueue_all(
+        self, messages: Sequence[Message], pinned: Pin | None
+    ) -> list[SendHandle] | None:
+        """As the ordinary engine does; each message is traced when it is stored."""
+        handles = super().enqueue_all(messages, pinned)
+        if handles is not None:
+            for message, handle in zip(messages, handles, strict=True):
+                self._watched(message, handle)
+        return handles
+
     def _watched(self, message: Message, handle: SendHandle | None) -> SendHandle | None:
         if handle is not None and message.topic != self.tracer.topic:
             done = partial(self._stored, _traits(message), self.tracer.now_ms())

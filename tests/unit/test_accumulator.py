@@ -143,6 +143,60 @@ def test_batches_are_small_again_when_somebody_waits_for_the_newest(newest: bool
     assert (counts(senders, 300, 1000)[0] < 70) is newest
 
 
+def whole(senders: Senders, messages: int, size: int, lane: Lane | None = None) -> ProducerBatch:
+    """Append a whole batch that others may join."""
+    lane = lane or senders.lane
+    batch = senders.made.batch(lane, bytearray(messages * (size + 96)))
+    for _ in range(messages):
+        batch.put(bytes(size), b"", 0, True)
+    assert senders.made.append_batch(lane, batch, shared=True)
+    return batch
+
+
+def test_others_join_a_whole_batch_once_its_lane_is_a_stream_of_larger_ones() -> None:
+    senders = Senders()
+    batches = [whole(senders, 100, 1000) for _ in range(17)]
+    assert list(senders.lane.ready) == batches[:-1]  # the first 16 travel alone
+    assert senders.lane.open is batches[-1]
+    before = senders.lane.open.count
+    assert senders.append(bytes(1000)) is not None
+    assert senders.lane.open.count == before + 1
+    assert bodies(senders.lane.open) == [bytes(1000)] * 101
+    senders.check([])
+    whole(senders, 200, 1000)  # those of a stream have 256 now, so no other would have room
+    assert [batch.count for batch in senders.lane.ready] == [100] * 16 + [101, 200]
+    assert senders.lane.open is None
+    senders.check([])
+
+
+def test_nothing_joins_a_whole_batch_of_one_queue_or_one_without_room_in_the_buffer() -> None:
+    senders = Senders(buffer_bytes=2 << 20)
+    lane = senders.made.lane("T", Pin(A0))
+    for _ in range(20):
+        whole(senders, 1, 1000, lane)
+        assert lane.open is None
+    senders = Senders(buffer_bytes=17 * 100 * 1096 + 10_000)
+    for _ in range(17):
+        whole(senders, 100, 1000)
+    assert senders.lane.open is None
+    senders.check([])
+
+
+def test_whoever_waits_for_an_answer_while_whole_batches_wait_sends_a_stream() -> None:
+    senders = Senders()
+    first = whole(senders, 100, 1000)
+    assert senders.take() is first
+    for _ in range(16):
+        whole(senders, 100, 1000)
+        senders.made.watch(first, lambda: None)
+    assert senders.lane.open is not None
+    while senders.made.head(senders.lane) is not None:
+        newest = senders.take()
+    senders.made.watch(newest, lambda: None)
+    whole(senders, 100, 1000)
+    assert senders.lane.open is None
+
+
 def test_a_lane_of_one_queue_fills_its_batches() -> None:
     senders = Senders(batch_bytes=100_000)
     lane = senders.made.lane("T", Pin(A0))

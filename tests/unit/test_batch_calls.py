@@ -16,10 +16,13 @@ from hypothesis import strategies as st
 from producer_world import A0, clusters
 from saturnmq import aio
 from saturnmq.client.blocking import Producer
+from saturnmq.client.kernels import Outbox
 from saturnmq.client.loop_thread import LoopThread
+from saturnmq.client.producer import accumulator
 from saturnmq.client.producer import engine as engine_module
 from saturnmq.client.producer.accumulator import Accumulator
 from saturnmq.client.producer.batch import BATCH_COUNT_MAX, ProducerBatch, SendHandle
+from saturnmq.client.producer.batch_reference import Outbox as ReferenceOutbox
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message
 from saturnmq.runtime.errors import ConnectionLost, MessageIllegal, SaturnError
@@ -126,6 +129,38 @@ def test_on_a_loop_they_are_too(brokers: Any) -> None:
     thread.run(main())
     thread.close()
     assert bodies(brokers) == sorted(b"%d" % n for n in range(100))
+
+
+@pytest.mark.skipif(Outbox is ReferenceOutbox, reason="needs the compiled outbox")
+def test_batches_of_a_stream_share_requests_and_each_is_stored_together(
+    brokers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(accumulator, "REST_MS", 60_000)  # however busy the machine is
+    thread = LoopThread()
+
+    async def main() -> None:
+        async with aio.Producer("senders", brokers.address, runtime=thread.runtime) as producer:
+            sent = [
+                await producer.send_batch_async(
+                    [Message("T", b"%d %d" % (n, k), tag="t") for k in range(50)]
+                )
+                for n in range(300)
+            ]
+            for n, handles in enumerate(sent):
+                results = [await handle for handle in handles]
+                [queue] = {result.queue for result in results}
+                log = brokers.brokers[queue.broker_name].log[queue.queue_id]
+                first = results[0].queue_offset
+                for k, (handle, result) in enumerate(zip(handles, results, strict=True)):
+                    assert result.queue_offset == first + k
+                    body, properties = log[first + k]
+                    assert (body, properties["TAGS"]) == (b"%d %d" % (n, k), "t")
+                    assert properties["UNIQ_KEY"] == handle.message_id == result.message_id
+
+    thread.run(main())
+    thread.close()
+    requests = sum(len(broker.sent(320)) for broker in brokers.brokers.values())
+    assert 32 < requests < 100, "the first 32 batches at least go alone, later ones together"
 
 
 def test_a_lone_batch_never_leaves_its_thread(brokers: Any) -> None:

@@ -102,6 +102,44 @@ def test_what_asks_for_more_is_left_alone(message):
     assert len(entries(made)) == 1
 
 
+offered = st.builds(
+    lambda topic, body, properties, flag: Message(topic, body, properties=properties, flag=flag),
+    st.sampled_from(["T"] * 9 + ["other"]),
+    st.sampled_from([b"x", b"y" * 300] * 9 + [b"", b"z" * 1000, bytearray(b"other")]),
+    st.dictionaries(st.sampled_from(["a", "b", "c", "DELAY"]), words, max_size=2),
+    st.integers(0, 9),
+)
+
+
+@kernel_only
+@given(st.lists(offered, max_size=9))
+def test_messages_that_are_offered_together_go_as_each_would_or_not_at_all(messages):
+    one, all_of_them = opened(), opened()
+    before = bytes(all_of_them.lanes["T"].open.body)
+    handles = all_of_them.offer_all(messages)
+    alone = [one.offer(message) for message in messages]
+    batch = all_of_them.lanes["T"].open
+    if not messages or None in alone:
+        assert handles is None
+        assert (bytes(batch.body), batch.count) == (before, 1)
+        return
+    ids = batch.id_head, one.lanes["T"].open.id_head
+    assert bytes(batch.body) == bytes(one.lanes["T"].open.body).replace(*reversed(ids))
+    assert [handle.batch for handle in handles] == [batch] * len(messages)
+    assert [handle.index for handle in handles] == [handle.index for handle in alone]
+
+
+@kernel_only
+def test_only_messages_are_offered_together():
+    made = opened()
+    handles = made.offer_all(Message("T", b"%d" % n) for n in range(3))
+    assert [bytes(entry.body) for entry in entries(made)] == [b"first", b"0", b"1", b"2"]
+    assert [handle.index for handle in handles] == [1, 2, 3]
+    assert made.offer_all(["no message"]) is None
+    assert made.offer_all([Message("T", b"x"), "no message"]) is None
+    assert len(entries(made)) == 4
+
+
 @kernel_only
 def test_a_full_batch_takes_no_more():
     made = opened(batch_bytes=4096)

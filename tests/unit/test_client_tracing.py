@@ -112,6 +112,8 @@ def test_every_way_to_send_leaves_one_record_a_message(tmp_path: Path) -> None:
             ids += [handle.result().message_id for handle in handles]
             batch = producer.send_batch([Message("t", b"x") for _ in range(3)])
             ids += [result.message_id for result in batch]
+            together = producer.send_batch_async([Message("t", b"x") for _ in range(3)])
+            ids += [handle.result().message_id for handle in together]
             late = producer.send(deliver_after(Message("t", b"x"), 3600))
             producer.recall(late)
             with pytest.raises(IllegalOperation):

@@ -96,6 +96,8 @@ def test_all_synchronous_clients_work_in_a_namespace(tmp_path: Path) -> None:
             assert producer.send(Message("t", b"q"), queue=chosen).queue == chosen
             batch = producer.send_batch([Message("t", b"b")] * 2, queue=chosen)
             assert {each.queue for each in batch} == {chosen}
+            handles = producer.send_batch_async([Message("t", b"a")] * 2)
+            assert {each.result().queue.topic for each in handles} == {"t"}
             producer.send_oneway(Message("t", b"o"))
             late = producer.send(deliver_after(Message("t", b"late"), 3600))
             producer.recall(late)
