@@ -1,9 +1,9 @@
-"""The path of a lone synchronous send: request and answer in the calling thread.
+"""The path of synchronous sends of a few threads: request and answer in the calling thread.
 
-A thread that sends one message and waits takes this path if no other thread is on it and nothing of
-the same lane waits or is in flight. So the sends of a single thread keep their order, and the sends
-of many threads travel together in batches. The path covers the first attempt only: the Sender on
-the loop decides about a failed attempt, as it does for all sends.
+A thread that sends one message and waits takes this path if fewer than AT_ONCE others are on it and
+nothing of the same lane waits or is in flight. So the sends of a single thread keep their order,
+and the sends of many threads travel together in batches. The path covers the first attempt only:
+the Sender on the loop decides about a failed attempt, as it does for all sends.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from saturnmq.runtime.errors import SaturnError
 
 IDLE_S = 1.0  # an older connection is checked before use: the peer may have closed it
 LOOK_S = 1e-3  # a broker answers within it, if its disk or its slaves are fast
+# Each thread on the way to the loop and back costs more than a request of its own: on two
+# processors, batches of fewer threads than these bring fewer messages a second.
+AT_ONCE = 4
 
 
 class DirectSend:
-    """One connection per broker, for one send at a time."""
+    """Sends of AT_ONCE threads at most, each on a line of its own."""
 
     def __init__(self, engine: ProducerEngine) -> None:
         self._engine = engine
-        self._channels: dict[str, Channel] = {}
-        self._turn = threading.Lock()
-        self._busy: Channel | None = None
+        self._lines = [SendLine(engine) for _ in range(AT_ONCE)]
         self._closed = False
         engine.core.on_route_change(self._route_changed)
         forks.register(self)
@@ -59,14 +60,44 @@ class DirectSend:
         lane = self._engine.accumulator.lanes.get(topic if pinned is None else pinned)
         if lane is None or lane.open or lane.ready or lane.in_flight:
             return None  # the lane's first message makes it, and finds its route
-        if not self._turn.acquire(blocking=False):
-            return None
-        try:
-            return None if self._closed else self._send(lane, make)
-        finally:
-            self._turn.release()
+        for line in self._lines:
+            if line.turn.acquire(blocking=False):
+                try:
+                    return None if self._closed else line.send(lane, make)
+                finally:
+                    line.turn.release()
+        return None
 
-    def _send(self, lane: Lane, make: Callable[[Lane], ProducerBatch]) -> ProducerBatch | None:
+    def _route_changed(self, topic: str) -> None:
+        """Act on a changed route, on the loop: a send that waits for a master with a successor may
+        wait in vain."""
+        for line in self._lines:
+            line.masters_changed()
+
+    def forked(self) -> None:
+        """A child takes the ordinary path, which raises the error."""
+        self._closed = True
+
+    def close(self) -> None:
+        """Close the connections once the sends under way are over."""
+        self._closed = True
+        for line in self._lines:
+            with line.turn:
+                line.close()
+
+
+class SendLine:
+    """One connection per broker, for one send at a time: of the thread that has its turn."""
+
+    def __init__(self, engine: ProducerEngine) -> None:
+        self.turn = threading.Lock()
+        self._engine = engine
+        self._channels: dict[str, Channel] = {}
+        self._busy: Channel | None = None
+
+    def send(self, lane: Lane, make: Callable[[Lane], ProducerBatch]) -> ProducerBatch | None:
+        """Make the first attempt at the batch of `make`; None, and none is made, if its broker
+        cannot be reached now."""
         engine = self._engine
         queue = engine.sender.queue_now(lane)
         channel = None if queue is None else self._channel(queue)
@@ -116,9 +147,8 @@ class DirectSend:
             self._channels[address] = channel
         return channel
 
-    def _route_changed(self, topic: str) -> None:
-        """Act on a changed route, on the loop: a send that waits for a master with a successor may
-        wait in vain."""
+    def masters_changed(self) -> None:
+        """Leave a master that has a successor, if it does not answer soon; on the loop."""
         channel = self._busy
         if channel is not None and not self._leads(channel.address):
             runtime = self._engine.core.runtime
@@ -136,13 +166,7 @@ class DirectSend:
         channel.close()
         self._channels.pop(channel.address, None)
 
-    def forked(self) -> None:
-        """A child takes the ordinary path, which raises the error."""
-        self._closed = True
-
     def close(self) -> None:
-        """Close the connections once a send under way is over."""
-        with self._turn:
-            self._closed = True
-            for channel in list(self._channels.values()):
-                self._drop(channel)
+        """Close the connections."""
+        for channel in list(self._channels.values()):
+            self._drop(channel)

@@ -11,6 +11,7 @@ from saturnmq.client.blocking import Producer
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import direct_send
 from saturnmq.client.producer.accumulator import Pin
+from saturnmq.client.producer.direct_send import AT_ONCE
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.message import Message, MessageQueue
@@ -47,7 +48,9 @@ def sends(cluster):
 def test_results_are_those_of_any_send(cluster):
     with Producer("senders", cluster.address) as producer:
         results = [producer.send(Message("T", b"%d" % n, tag="x")) for n in range(20)]
-        assert len(producer._express._channels) == 2  # so this way was taken, to both brokers
+        assert (
+            len(producer._express._lines[0]._channels) == 2
+        )  # so this way was taken, to both brokers
     for n, result in enumerate(results):
         log = cluster.brokers[result.queue.broker_name].log[result.queue.queue_id]
         body, properties = log[result.queue_offset]
@@ -62,7 +65,7 @@ def test_a_sender_looks_for_its_answer_before_it_sleeps(cluster):
     with Producer("senders", cluster.address) as producer:
         producer.send(Message("T", b"warm"))
         producer.send(Message("T", b"warm"))
-        channels = producer._express._channels.values()
+        channels = producer._express._lines[0]._channels.values()
         looks = []
         for channel in channels:
             watched = channel._lookout._is_there
@@ -292,7 +295,7 @@ def test_what_travels_alone_does_so_on_this_way_too(way):
         assert here.made[0].asked[-1][0].code == code
 
 
-def test_one_send_at_a_time_takes_this_way(way):
+def test_so_many_sends_at_once_take_this_way(way):
     here = way({"a": 1})
     others = []
 
@@ -300,14 +303,22 @@ def test_one_send_at_a_time_takes_this_way(way):
         others.append(here.send())
         return command.reply(ext={"queueOffset": "7"})
 
+    def answer_all():
+        for wire in here.made:
+            wire.answer = answer
+
+    for _ in range(AT_ONCE):  # one more each time
+        assert here.send() is not None
+        answer_all()
+    assert len(here.made) == AT_ONCE
+    others.clear()
     assert here.send() is not None
-    here.made[0].answer = answer
-    assert here.send() is not None
-    assert others == [None]
+    assert [other is not None for other in others] == [False, *[True] * (AT_ONCE - 1)]
     here.express.forked()
     assert here.send() is None
     here.express.close()
     assert here.send() is None
+    assert not any(wire.open for wire in here.made)
 
 
 @pytest.mark.parametrize(
