@@ -334,7 +334,7 @@ class Accumulator:
                 return False
             batch.watchers.append(call)
             lane = batch.lane
-            if not lane.ready and (lane.open is None or lane.open is batch):
+            if batch is (lane.open or (lane.ready[-1] if lane.ready else batch)):
                 lane.begun = 0  # whoever waits for the newest messages sends no stream of them
             if waits:
                 lane.awaited = True

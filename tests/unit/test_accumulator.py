@@ -143,6 +143,17 @@ def test_batches_are_small_again_when_somebody_waits_for_the_newest(newest: bool
     assert (counts(senders, 300, 1000)[0] < 70) is newest
 
 
+@pytest.mark.parametrize("newest", [True, False])
+def test_batches_are_small_again_also_if_the_newest_is_still_waiting(newest: bool) -> None:
+    senders = Senders(batch_bytes=8 << 20)
+    counts(senders, 15 * 70 + 3 * 260, 1000)
+    assert senders.lane.open is not None
+    senders.made.watch(senders.lane.open if newest else senders.lane.ready[-1], lambda: None)
+    while senders.made.head(senders.lane) is not None:
+        senders.take()
+    assert (counts(senders, 300, 1000)[0] < 70) is newest
+
+
 def whole(senders: Senders, messages: int, size: int, lane: Lane | None = None) -> ProducerBatch:
     """Append a whole batch that others may join."""
     lane = lane or senders.lane
