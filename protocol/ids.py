@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import itertools
 import struct
 from collections.abc import Sequence
 from typing import Protocol
@@ -102,7 +103,7 @@ class UniqueIds:
         address = ipaddress.ip_address(ip).packed
         self._prefix = f"{address.hex().upper()}{pid & 0xFFFF:04X}"
         self._salt = salt & 0xFFFFFFFF
-        self._batches = 0
+        self._batches = itertools.count()  # several threads may ask at once
         self._now_ms = runtime.now_ms
         self._offset = utc_offset_ms
         self._month_start = _month_start(runtime.now_ms() + utc_offset_ms)
@@ -138,8 +139,7 @@ class UniqueIds:
         now = self._now_ms()
         if now > self._time:
             self._advance(now)
-        self._batches = self._batches % 0xFFFFFFFF + 1
-        number = (self._salt + self._batches) & 0xFFFFFFFF
+        number = (self._salt + 1 + next(self._batches) % 0xFFFFFFFF) & 0xFFFFFFFF
         return f"{self._prefix}{number:08X}{self._elapsed}"
 
 
