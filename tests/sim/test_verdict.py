@@ -13,6 +13,7 @@ from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.nodes import SimBroker, Span, World
 from saturnmq.drills.sim.plan import SimPlan
+from saturnmq.drills.sim.scenes.pop_record import PopDelivery, PopRecord
 from saturnmq.drills.sim.verdict import Evidence, Verdict
 
 VALUES = ("a/0", "a/1", "a/2")
@@ -239,3 +240,25 @@ def test_a_flipped_bit_in_a_body_is_noticed() -> None:
     assert read_body(bytes(body)) == "1/2.0"
     body[-1] ^= 1
     assert read_body(bytes(body)) is None
+
+
+def popped(offset: int, pop: int, at: float, until: float) -> PopDelivery:
+    place = Place("broker-a", 0, offset)
+    return PopDelivery(place, f"v{offset}", pop, at, until, 0, "member")
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_acknowledgement_that_was_refused_takes_none_from_another_delivery(
+    is_done: bool,
+) -> None:
+    record = PopRecord(lambda group, at: False)
+    for delivery in (popped(0, 1, 1.0, 2.0), popped(0, 2, 3.0, 13.0), popped(1, 3, 5.0, 15.0)):
+        record.add(delivery)
+    key = popped(0, 1, 1.0, 2.0).key
+    record.ask(key, 3.0)
+    if is_done:
+        record.ask(key, 3.1)
+    record.refuse(key, 3.0)
+    stored = {Place("broker-a", 0, offset): f"v{offset}" for offset in range(2)}
+    found = record.order_verdict(stored)
+    assert any("went past a message" in each for each in found) is not is_done

@@ -62,11 +62,22 @@ class PopRecord:
     excused: Callable[[str, float], bool]
     deliveries: dict[str, list[PopDelivery]] = field(default_factory=dict)  # by key
     acked: set[str] = field(default_factory=set)
-    # When an acknowledgement was asked for first that may have been done.
-    ack_asked: dict[str, float] = field(default_factory=dict)
+    # When the acknowledgements were asked for that may have been done.
+    ack_asked: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, delivery: PopDelivery) -> None:
         self.deliveries.setdefault(delivery.key, []).append(delivery)
+
+    def ask(self, key: str, at: float) -> None:
+        """An acknowledgement was asked for."""
+        self.ack_asked.setdefault(key, []).append(at)
+
+    def refuse(self, key: str, at: float) -> None:
+        """The acknowledgement that was asked for at this time was not done. Another delivery of the
+        message may have been acknowledged meanwhile."""
+        self.ack_asked[key].remove(at)
+        if not self.ack_asked[key]:
+            del self.ack_asked[key]
 
     def verdict(self) -> list[str]:
         """The violations in any group."""
@@ -115,7 +126,7 @@ class PopRecord:
                 and place.offset < max(offsets)
                 and place.offset not in offsets
             )
-            open_ = [key for _, key in before if self.ack_asked.get(key, last.at) >= last.at]
+            open_ = [key for _, key in before if min(self.ack_asked.get(key, [last.at])) >= last.at]
             if open_ and not self._forgotten(last):
                 found.append(f"{last}, before {open_[0]} was acknowledged")
         return told("I18 pop: an ordered queue went past a message", found)

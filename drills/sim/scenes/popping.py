@@ -116,17 +116,16 @@ class PopMember(ClientMachine):
     async def _acknowledge(self, done: list[Taken]) -> None:
         scene, record = self._scene, self._scene.record
         keys = [each.delivery.key for each in done]
-        first = [key for key in keys if key not in record.ack_asked]
+        asked = scene.now
         for each in done:
-            each.delivery.ack_asked = scene.now
-            record.ack_asked.setdefault(each.delivery.key, scene.now)
+            each.delivery.ack_asked = asked
+            record.ask(each.delivery.key, asked)
         try:
             await self.consumer.ack([each.message for each in done])
         except SaturnError as error:
             scene.cluster.trace.note("ack.failed", f"{self.name} {error!r}")
             if isinstance(error, NoMessage) and len(done) == 1:  # of several any may be done
-                for key in first:
-                    del record.ack_asked[key]
+                record.refuse(keys[0], asked)
             return
         for each in done:
             each.delivery.acked = scene.now
