@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from math import ceil
 from typing import NamedTuple
 
@@ -325,12 +325,10 @@ class Leases:
         """Whether a lane has messages to give out again."""
         return len(lane.open) > lane.out
 
-    def come_first(self, lane: PopLane, pop_ms: int, *, ordered: bool) -> bool:
-        """Whether open messages of a lane that are not in the answer of this time belong before new
-        ones: those that are ready, and in an ordered lane those of a lost answer, too."""
-        return self.is_ready(lane) or (
-            ordered and any(lease.pop_ms != pop_ms for lease in lane.open.values())
-        )
+    def come_first(self, lane: PopLane, given: Set[int] | None) -> bool:
+        """Whether open messages of a lane belong before new ones: those that are ready, and for an
+        ordered reader, whose answer has the offsets `given`, those of an answer that it lost."""
+        return self.is_ready(lane) or (given is not None and not lane.open.keys() <= given)
 
     def is_blocked(self, lane: PopLane, attempt_id: str) -> bool:
         """Whether an ordered reader must wait for messages that are out, unless the consumer that

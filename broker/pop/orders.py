@@ -71,6 +71,12 @@ class Popped:
     rest: int = 0  # messages behind
     end: int = 0  # of the last record in the log: the answer waits for it
 
+    def offsets(self, topic: str, queue_id: int) -> set[int]:
+        """Those of one queue."""
+        place = topic, queue_id
+        runs = (run for run in self.runs if (run.topic, run.queue_id) == place)
+        return {offset for run in runs for offset in run.offsets}
+
     def by_queue(self) -> Iterator[PoppedQueue]:
         """The messages by queue. They must be in memory: see `PoppedRun`."""
         runs: dict[tuple[str, int], list[PoppedRun]] = {}

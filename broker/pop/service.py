@@ -187,7 +187,8 @@ class PopService:
         if popped.count < order.most:
             self._give_again(order, popped, lane)
         behind = self._store.visible_end(topic, queue_id, self._c.visible)
-        others_first = leases.come_first(lane, popped.pop_ms, ordered=order.ordered)
+        given = popped.offsets(topic, queue_id) if order.ordered else None
+        others_first = leases.come_first(lane, given)
         if popped.count < order.most and lane.cursor < behind and not others_first:
             if self._shares.room(lane):
                 self._give_new(order, popped, lane)
