@@ -14,18 +14,16 @@ Rounds measure the copies, producing and consuming in turns; the figures are med
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import resource
 import socket
-import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from saturnmq.cli.launcher import LocalCluster, Settings
+import limits
+from limits import Figures
 from saturnmq.cli.workloads import CALLS, Work
 
 BODY = 1024
@@ -36,8 +34,6 @@ READ = 256 << 10
 ROOM = 2 << 20  # of a socket, as between clients and brokers
 TOTAL = 512 << 20
 PROCESSORS = os.cpu_count() or 1
-
-Figures = dict[str, float]
 
 
 def used() -> float:
@@ -112,32 +108,26 @@ def reached(work: Work) -> Figures:
     return {"produce": sent, "consume": work.count / CALLS["listen by 1,000"](work)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    args = parser.parse_args()
-    found: list[Figures] = []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        cluster = LocalCluster.up(folder / "cluster", Settings())
-        try:
-            work = Work(cluster.nameservers, BODY, COUNT)
-            for _ in range(args.rounds):
-                measured = copies(folder) | stream()
-                found.append(measured | bounds(measured) | reached(work))
-        finally:
-            cluster.down()
-    medians = {key: statistics.median(each[key] for each in found) for key in found[0]}
-    if args.json:
-        print(json.dumps(medians, indent=1))
-        return
+def lines(medians: Figures) -> Iterator[str]:
+    """The figures for people."""
     for key in ("copy", "socket", "zeros", "write"):
-        print(f"{key:8} {medians[key]:.2f} s of processor time per GB")
-    print(f"{'stream':8} {medians['stream'] / 1e9:.1f} GB/s")
+        yield f"{key:8} {medians[key]:.2f} s of processor time per GB"
+    yield f"{'stream':8} {medians['stream'] / 1e9:.1f} GB/s"
     for key in ("produce", "consume"):
         rate, most = medians[key], medians[f"{key}, at most"]
-        print(f"{key:8} {rate / 1e3:,.0f} k/s of {most / 1e3:,.0f} k/s: {rate / most:.0%}")
+        yield f"{key:8} {rate / 1e3:,.0f} k/s of {most / 1e3:,.0f} k/s: {rate / most:.0%}"
+
+
+def measure(folder: Path, work: Work) -> Figures:
+    """One round."""
+    measured = copies(folder) | stream()
+    return measured | bounds(measured) | reached(work)
+
+
+def main() -> None:
+    args = limits.options(__doc__).parse_args()
+    found = limits.medians(args.rounds, BODY, COUNT, measure)
+    limits.show(found, lines(found), as_json=args.json)
 
 
 if __name__ == "__main__":

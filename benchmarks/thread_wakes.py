@@ -11,22 +11,19 @@ turns; the figures are medians.
 
 from __future__ import annotations
 
-import argparse
-import json
 import resource
-import statistics
-import tempfile
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
-from saturnmq.cli.launcher import LocalCluster, Settings
+import limits
+from limits import Figures
 from saturnmq.cli.workloads import Work, one_by_one
 
 BODY = 1024
 COUNT = 60_000
-
-Figures = dict[str, float]
+WAKES = "wakes", "user", "kernel"
+SENDS = "sends", "send, user", "send, kernel"
 
 
 def wakes(senders: int) -> Figures:
@@ -59,60 +56,51 @@ def wakes(senders: int) -> Figures:
 
     threads = [threading.Thread(target=sleeper) for _ in range(senders)]
     threads.append(threading.Thread(target=waker))
-    before, start = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_SELF)
-    done = share * senders
-    return {
-        "wakes": done / seconds,
-        "user": (after.ru_utime - before.ru_utime) / done * 1e6,
-        "kernel": (after.ru_stime - before.ru_stime) / done * 1e6,
-    }
+
+    def run() -> float:
+        start = time.perf_counter()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return time.perf_counter() - start
+
+    return timed(WAKES, share * senders, run)
 
 
 def sends(work: Work, senders: int) -> Figures:
     """Sends a second, and the processor time of each in this process in us."""
+    return timed(SENDS, work.count, lambda: one_by_one(work, senders)[1])
+
+
+def timed(names: Sequence[str], count: int, run: Callable[[], float]) -> Figures:
+    """Of `run`, which does something `count` times and tells the seconds, by these names: the rate,
+    and the processor time of each in us, the program's and the kernel's."""
     before = resource.getrusage(resource.RUSAGE_SELF)
-    _, seconds = one_by_one(work, senders)
+    seconds = run()
     after = resource.getrusage(resource.RUSAGE_SELF)
-    return {
-        "sends": work.count / seconds,
-        "send, user": (after.ru_utime - before.ru_utime) / work.count * 1e6,
-        "send, kernel": (after.ru_stime - before.ru_stime) / work.count * 1e6,
-    }
+    user, kernel = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
+    values = count / seconds, user / count * 1e6, kernel / count * 1e6
+    return dict(zip(names, values, strict=True))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--senders", type=int, default=64)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", action="store_true", help="print JSON for machines")
-    args = parser.parse_args()
-    found: list[Figures] = []
-    with tempfile.TemporaryDirectory() as name:
-        cluster = LocalCluster.up(Path(name), Settings())
-        try:
-            work = Work(cluster.nameservers, BODY, COUNT)
-            for _ in range(args.rounds):
-                found.append(wakes(args.senders) | sends(work, args.senders))
-        finally:
-            cluster.down()
-    figures = {key: statistics.median(each[key] for each in found) for key in found[0]}
-    if args.json:
-        print(json.dumps(figures, indent=1))
-        return
-    for rate, user, kernel in (
-        ("wakes", "user", "kernel"),
-        ("sends", "send, user", "send, kernel"),
-    ):
-        print(
+def lines(figures: Figures) -> Iterator[str]:
+    """The figures for people."""
+    for rate, user, kernel in (WAKES, SENDS):
+        yield (
             f"{rate} {figures[rate] / 1e3:.1f} k/s, processor time of each "
             f"{figures[user]:.1f} us in the program, {figures[kernel]:.1f} us in the kernel"
         )
+
+
+def main() -> None:
+    parser = limits.options(__doc__)
+    parser.add_argument("--senders", type=int, default=64)
+    args = parser.parse_args()
+    found = limits.medians(
+        args.rounds, BODY, COUNT, lambda _, work: wakes(args.senders) | sends(work, args.senders)
+    )
+    limits.show(found, lines(found), as_json=args.json)
 
 
 if __name__ == "__main__":

@@ -343,9 +343,7 @@ class Producer:
         full. Several such batches may travel in one request."""
         engine = self.engine
         pinned = engine.pin(queue)
-        return engine.enqueue_all(messages, pinned) or self._when_room(
-            lambda: engine.enqueue_all(messages, pinned)
-        )
+        return self._when_room(lambda: engine.enqueue_all(messages, pinned))
 
     def send_encoded(
         self,
@@ -478,13 +476,15 @@ class Producer:
         return self._thread.run(coro, timeout)
 
     def _when_room(self, accept: Callable[[], T | None]) -> T:
-        while True:
+        # Not under the lock, which the loop takes: a sender far ahead pauses in here.
+        accepted = accept()
+        while accepted is None:
             with self._room:
                 accepted = accept()
-                if accepted is not None:
-                    return accepted
-                # The time-out covers space that came between the refusal and this wait.
-                self._room.wait(0.05)
+                if accepted is None:
+                    # The time-out covers space that came between the refusal and this wait.
+                    self._room.wait(0.05)
+        return accepted
 
     def _on_space(self) -> None:
         with contextlib.suppress(RuntimeError), self._room:

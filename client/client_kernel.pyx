@@ -253,36 +253,46 @@ cdef class Outbox:
     cdef bint _put(self, BatchFields batch, Message message):
         """Put an ordinary message into `batch`; False, and nothing is done, if it is not ordinary
         or has no room."""
-        cdef Py_ssize_t size, end
-        cdef bytes extra = b""
+        cdef Py_ssize_t size
+        cdef bytes extra
         if batch.count == COUNT_MAX or not PyBytes_CheckExact(message.body):
             return False
         size = PyBytes_GET_SIZE(message.body)
         if size == 0 or size >= self.alone_from:
             return False
-        if message._properties is not None and message._properties:
-            extra = plain_properties(message._properties)
-            if extra is None:
-                return False
-        end = put_entry(<bytearray>batch.buffer, batch.bytes,
-                        <const uint8_t *>PyBytes_AS_STRING(message.body), size, batch.id_head, batch.count,
-                        extra, message.flag)
-        if end < 0:
-            return False
-        batch.bytes = end
-        batch.count += 1
-        return True
+        extra = extra_of(message)
+        return extra is not None and put_message(batch, message, extra)
 
 
 cdef inline bint has_topic(Message message, str topic):
     return message.topic is topic or (type(message.topic) is str and message.topic == topic)
 
 
+cdef inline bytes extra_of(Message message):
+    """The encoded properties; None if they are not those of an ordinary message."""
+    if message._properties is None or not message._properties:
+        return b""
+    return plain_properties(message._properties)
+
+
+cdef inline bint put_message(BatchFields batch, Message message, bytes extra):
+    """Add an entry for a message with a body of bytes; False if there is no room."""
+    cdef Py_ssize_t end = put_entry(
+        <bytearray>batch.buffer, batch.bytes, <const uint8_t *>PyBytes_AS_STRING(message.body),
+        PyBytes_GET_SIZE(message.body), batch.id_head, batch.count, extra, message.flag,
+    )
+    if end < 0:
+        return False
+    batch.bytes = end
+    batch.count += 1
+    return True
+
+
 def pack(BatchFields batch not None, messages, str topic not None, Py_ssize_t most):
     """Put ordinary messages of `topic` (see `Outbox.offer`) into `batch`, which is empty. False
     if one is not ordinary, or the batch would have more than `most` bytes: then it is of no use."""
     cdef Message fields
-    cdef Py_ssize_t size, end, room = 0, total = 0
+    cdef Py_ssize_t size, room = 0, total = 0
     cdef bytes extra
     cdef bytearray buffer
     cdef list given = list(messages)
@@ -300,12 +310,8 @@ def pack(BatchFields batch not None, messages, str topic not None, Py_ssize_t mo
     batch.buffer = buffer = PyByteArray_FromStringAndSize(NULL, room)
     for message in given:
         fields = <Message>message
-        extra = b""
-        if fields._properties is not None and fields._properties:
-            extra = plain_properties(fields._properties)
-            if extra is None:
-                return False
-        if not has_topic(fields, topic):
+        extra = extra_of(fields)
+        if extra is None or not has_topic(fields, topic):
             return False
         if not PyBytes_CheckExact(fields.body):
             return False
@@ -315,12 +321,8 @@ def pack(BatchFields batch not None, messages, str topic not None, Py_ssize_t mo
             return False
         if total > len(buffer):
             PyByteArray_Resize(buffer, min(most, total + total // 2))
-        end = put_entry(buffer, batch.bytes, <const uint8_t *>PyBytes_AS_STRING(fields.body), size,
-                        batch.id_head, batch.count, extra, fields.flag)
-        if end < 0:
+        if not put_message(batch, fields, extra):
             return False
-        batch.bytes = end
-        batch.count += 1
     batch.reserved = len(buffer)
     return True
 

@@ -72,7 +72,7 @@ class Popped:
     end: int = 0  # of the last record in the log: the answer waits for it
 
     def offsets(self, topic: str, queue_id: int) -> set[int]:
-        """Those of one queue."""
+        """The offsets that it has of one queue."""
         place = topic, queue_id
         runs = (run for run in self.runs if (run.topic, run.queue_id) == place)
         return {offset for run in runs for offset in run.offsets}

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from saturnmq.client.core import ClientCore
+from saturnmq.client.kernels import handles_of
 from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
 from saturnmq.client.producer.engine import Callers, ProducerEngine
@@ -63,8 +64,7 @@ class TracedEngine(ProducerEngine):
         """As the ordinary engine does; each message is traced when the batch is stored."""
         batch = super().enqueue_batch(messages, pinned)
         if batch is not None:
-            for index, message in enumerate(messages):
-                self._watched(message, batch.handle(index))
+            self._watch_all(messages, handles_of(batch))
         return batch
 
     def enqueue_all(
@@ -73,9 +73,12 @@ class TracedEngine(ProducerEngine):
         """As the ordinary engine does; each message is traced when it is stored."""
         handles = super().enqueue_all(messages, pinned)
         if handles is not None:
-            for message, handle in zip(messages, handles, strict=True):
-                self._watched(message, handle)
+            self._watch_all(messages, handles)
         return handles
+
+    def _watch_all(self, messages: Sequence[Message], handles: Sequence[SendHandle]) -> None:
+        for message, handle in zip(messages, handles, strict=True):
+            self._watched(message, handle)
 
     def _watched(self, message: Message, handle: SendHandle | None) -> SendHandle | None:
         if handle is not None and message.topic != self.tracer.topic:

@@ -48,9 +48,8 @@ def sends(cluster):
 def test_results_are_those_of_any_send(cluster):
     with Producer("senders", cluster.address) as producer:
         results = [producer.send(Message("T", b"%d" % n, tag="x")) for n in range(20)]
-        assert (
-            len(producer._express._lines[0]._channels) == 2
-        )  # so this way was taken, to both brokers
+        channels = producer._express._lines[0]._channels
+        assert len(channels) == 2, "this way was taken, to both brokers"
     for n, result in enumerate(results):
         log = cluster.brokers[result.queue.broker_name].log[result.queue.queue_id]
         body, properties = log[result.queue_offset]
