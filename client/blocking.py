@@ -22,12 +22,13 @@ from saturnmq.client.kernels import results_of
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
-from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
 from saturnmq.client.producer.direct_send import DirectSend
 from saturnmq.client.producer.engine import Body, Callers, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
+from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.options import ProducerOptions
+from saturnmq.client.producer.posting import Posting
 from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tracing import Trace, topic_of
@@ -214,6 +215,7 @@ class Producer:
         self._engine: ProducerEngine | None = None
         self._offer: Callable[[Message], SendHandle | None] = _not_started
         self._express: DirectSend | None = None
+        self._posting: Posting | None = None
         self._room = threading.Condition()
         self._closed = False
 
@@ -247,6 +249,7 @@ class Producer:
         self._offer = engine.offer
         if not self._trace and not self._namespace.name:
             self._express = DirectSend(engine)
+            self._posting = Posting(engine, thread.loop)
         await engine.start()
         return engine
 
@@ -301,9 +304,8 @@ class Producer:
             if handle is not None:
                 return handle
         engine, pinned = self.engine, self._pin(message, queue, sharding_key, selector)
-        return engine.enqueue(message, pinned) or self._when_room(
-            lambda: engine.enqueue(message, pinned)
-        )
+        posted = None if self._posting is None else self._posting.post(message, pinned)
+        return posted or self._when_room(lambda: engine.enqueue(message, pinned))
 
     def _pin(
         self,
@@ -453,7 +455,11 @@ class Producer:
         try:
             if self._express is not None:
                 self._express.close()
+            if self._posting is not None:
+                self._posting.refuse()
             thread.run(self._end(engine, timeout))
+            if self._posting is not None:
+                thread.call(self._posting.close)
             self._on_space()
             thread.run(engine.core.close())
         finally:

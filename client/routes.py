@@ -97,6 +97,10 @@ class RouteCache:
     def brokers(self) -> dict[str, dict[int, str]]:
         return self._brokers
 
+    def leads(self, address: str) -> bool:
+        """Whether a master has this address."""
+        return any(brokers.get(MASTER_ID) == address for brokers in self._brokers.values())
+
     def broker_name_of(self, address: str) -> str | None:
         for name, addresses in self._brokers.items():
             if address in addresses.values():

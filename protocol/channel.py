@@ -3,8 +3,9 @@ between.
 
 A lone synchronous send is all latency, and every change of threads costs as much as the broker's
 work. The user of a channel takes the answers in the order of the requests, and has no more requests
-open than fit into the buffers on the way. Requests of the peer are not expected on it and are
-dropped.
+open than fit into the buffers on the way. Or it waits for nothing: one thread at a time posts
+requests, another one takes what answers there are. Requests of the peer are not expected on it and
+are dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import select
 import socket
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from saturnmq.runtime import forks, local_sockets
@@ -72,6 +73,10 @@ class Channel:
         """Seconds since the last answer."""
         return self._now() - self._used_at
 
+    def fileno(self) -> int:
+        """The number of its socket, for a loop that waits for answers."""
+        return self._socket.fileno()
+
     def is_alive(self) -> bool:
         """Whether the peer has kept the connection open; for a connection that was idle."""
         readable, _, _ = select.select([self._socket], [], [], 0)
@@ -104,6 +109,36 @@ class Channel:
             self._send(parts)
         except OSError as error:
             raise self._failure(error) from error
+
+    def post(self, command: Command) -> list[Body]:
+        """Send a request with the opaque that it has, without waiting for anything; returns the
+        parts that the socket did not take: they have to follow, by `post_rest`, before anything
+        else. The answer comes by `take`. ConnectionLost: the connection is at its end."""
+        self._code = command.code
+        return self.post_rest([encode_head(command), command.body])
+
+    def post_rest(self, parts: Sequence[Body]) -> list[Body]:
+        """Send as much of `parts` as the socket takes now; returns the others, as `post` does."""
+        try:
+            sent = self._socket.sendmsg(parts, (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return list(parts)
+        except OSError as error:
+            raise self._failure(error) from error
+        return list(_behind(parts, sent))
+
+    def take(self) -> list[Command]:
+        """The answers that are there, in any order; their bodies are valid until the next call.
+        ConnectionLost: the connection is at its end."""
+        self._shift()
+        try:
+            self._read(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except OSError as error:
+            raise self._failure(error) from error
+        self._used_at = self._now()
+        return [frame for frame in iter(self._frame, None) if frame.flag & FLAG_RESPONSE]
 
     def answer(self) -> Command:
         """The response to the oldest unanswered request, with the time-out counted from now; its
@@ -138,37 +173,47 @@ class Channel:
         self._timeout_s = timeout_s
 
     def _send(self, parts: Sequence[Body]) -> None:
-        sent = self._socket.sendmsg(parts)
-        for part in parts:
-            if sent < len(part):
-                self._socket.sendall(memoryview(part)[max(0, sent) :])
-            sent -= len(part)
+        for part in _behind(parts, self._socket.sendmsg(parts)):
+            self._socket.sendall(part)
 
     def _receive(self, until: float) -> Command:
-        """The next frame; its body lies in the buffer and is removed from its front at the next
-        call. TimeoutError if bytes are missing after `until`, as when a peer sends byte by byte."""
-        rest = self._end - self._start
-        if rest and self._start:
-            self._view[:rest] = self._view[self._start : self._end]
-        self._start, self._end = 0, rest
-        while True:
-            size = frame_size(self._view, 0, self._end)
-            if size and size <= self._end:
-                break
-            if size > len(self._view):
-                larger = memoryview(bytearray(min(size, MAX_FRAME + 4)))
-                larger[: self._end] = self._view[: self._end]
-                self._view = larger
+        """The next frame; its body is valid until the next call. TimeoutError if bytes are missing
+        after `until`, as when a peer sends byte by byte."""
+        self._shift()
+        while (frame := self._frame()) is None:
             if self._now() > until:
                 raise TimeoutError
             if self._lookout is not None:
                 self._lookout.look()
-            count = self._socket.recv_into(self._view[self._end :])
-            if not count:
-                raise ConnectionResetError("closed by the peer")
-            self._end += count
-        self._start = size
-        return parse_frame(self._view[:size])
+            self._read(0)
+        return frame
+
+    def _shift(self) -> None:
+        """Remove the frames that were taken from the front of the buffer."""
+        rest = self._end - self._start
+        if rest and self._start:
+            self._view[:rest] = self._view[self._start : self._end]
+        self._start, self._end = 0, rest
+
+    def _frame(self) -> Command | None:
+        """The next frame in the buffer; None if some of it is missing, for which there is room once
+        those before it are removed."""
+        start = self._start
+        size = frame_size(self._view, start, self._end)
+        if size and start + size <= self._end:
+            self._start = start + size
+            return parse_frame(self._view[start : start + size])
+        if size > len(self._view):
+            larger = memoryview(bytearray(min(size, MAX_FRAME + 4)))
+            larger[: self._end] = self._view[: self._end]
+            self._view = larger
+        return None
+
+    def _read(self, flags: int) -> None:
+        count = self._socket.recv_into(self._view[self._end :], 0, flags)
+        if not count:
+            raise ConnectionResetError("closed by the peer")
+        self._end += count
 
     def forked(self) -> None:
         """A child sends no request on it and reads no answer."""
@@ -182,3 +227,11 @@ class Channel:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _behind(parts: Sequence[Body], sent: int) -> Iterator[Body]:
+    """All of `parts` but the first `sent` bytes."""
+    for part in parts:
+        if sent < len(part):
+            yield memoryview(part)[max(0, sent) :]
+        sent -= len(part)

@@ -4,8 +4,7 @@ Senders on any thread append under one lock and wake the loop once; the loop thr
 batches out. The messages that queued while the last batch was in flight go in the next one; a batch
 may also fill for a moment first (lingering.py), in which its lane wakes nobody.
 
-A lane is one topic's queue of batches, or one pinned queue's (keys, selectors, `queue=`). A message
-that cannot be batched (delayed, %RETRY%, compressed) is a batch of its own, sent by
+A message that cannot be batched (delayed, %RETRY%, compressed) is a batch of its own, sent by
 SEND_MESSAGE_V2.
 
 Most messages never come here: once the loop knows a lane's open batch, the outbox puts messages
@@ -15,12 +14,12 @@ into it, in one step of C that no other thread sees half done.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from saturnmq.client.kernels import Outbox
 from saturnmq.client.producer.batch import ITEM_OVERHEAD, ProducerBatch, SendHandle
+from saturnmq.client.producer.lanes import Lane, Pin
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.runtime import forks
@@ -58,69 +57,6 @@ class Gate(Protocol):
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
     def release(self) -> None: ...
-
-
-class Pin(NamedTuple):
-    """A queue that a message is bound to: the caller's choice, or the choice of a key or a selector
-    among the queues of a round (placing.py). If a chosen queue is gone, another one is used."""
-
-    queue: MessageQueue
-    round: int = 0  # 0: the caller's
-
-    @property
-    def chosen(self) -> bool:
-        return self.round > 0
-
-
-class Lane:
-    """Batches of one topic, or of one pinned queue, in the order they were filled."""
-
-    __slots__ = (
-        "awaited",
-        "begun",
-        "begun_ms",
-        "dirty",
-        "filled",
-        "hurries_until",
-        "in_flight",
-        "lingers",
-        "next_queue",
-        "open",
-        "owner",
-        "pinned",
-        "ready",
-        "ready_bytes",
-        "resolving",
-        "topic",
-    )
-
-    def __init__(self, owner: Accumulator, topic: str, pinned: Pin | None, next_queue: int) -> None:
-        self.owner = owner
-        self.topic = topic
-        self.pinned = pinned
-        self.open: ProducerBatch | None = None
-        self.ready: deque[ProducerBatch] = deque()
-        self.ready_bytes = 0  # of their buffers
-        self.begun = 0  # batches of the present stream
-        self.begun_ms = 0  # time of the last of them
-        self.in_flight: dict[str, int] = {}  # batches per broker name
-        self.next_queue = next_queue
-        self.dirty = False  # the loop looks at it by itself
-        self.lingers = False  # and only when its moment is over
-        self.filled: ProducerBatch | None = None  # had its moment
-        self.awaited = False  # somebody waits for a batch of it
-        self.hurries_until = 0.0
-        self.resolving = False
-
-    def put(self, batch: ProducerBatch) -> None:
-        """Close `batch` and put it behind those that are ready."""
-        self.ready.append(batch)
-        self.ready_bytes += batch.reserved
-
-    def take(self) -> ProducerBatch:
-        batch = self.ready.popleft()
-        self.ready_bytes -= batch.reserved
-        return batch
 
 
 class Accumulator:
@@ -355,6 +291,16 @@ class Accumulator:
             batch.callbacks += (callback, handle)
             return True
 
+    def claim(self, batch: ProducerBatch, broker: str) -> bool:
+        """As `adopt`, before a thread sends the batch; False if its lane is not idle any more, or
+        the buffer is full."""
+        with self.lock:
+            if not batch.lane.is_idle or self._lacks(batch.reserved):
+                return False
+            self._count(batch)
+            batch.lane.depart(broker)
+            return True
+
     def lane(self, topic: str, pinned: Pin | None) -> Lane:
         """The lane of a topic or of a pinned queue; made when it is first asked for."""
         key = topic if pinned is None else pinned
@@ -401,9 +347,12 @@ class Accumulator:
         batch = lane.open
         return batch if batch is not None and batch.count else None
 
-    def pop(self, lane: Lane) -> ProducerBatch:
-        """Take the head out; nothing is added to it from now on."""
+    def pop(self, lane: Lane, broker: str = "") -> ProducerBatch:
+        """Take the head out, on its way to `broker` if one is named; nothing is added to it from
+        now on."""
         with self.lock:
+            if broker:  # before the lane looks empty to a thread that does not ask for the lock
+                lane.depart(broker)
             for gate in self.gates:
                 gate.release()
             self.gates.clear()
@@ -414,10 +363,12 @@ class Accumulator:
             assert batch is not None
             return batch
 
-    def adopt(self, batch: ProducerBatch) -> None:
-        """Take responsibility for a batch that was sent without passing through its lane."""
+    def adopt(self, batch: ProducerBatch, broker: str) -> None:
+        """Take responsibility for a batch that is on its way to `broker`, sent without passing
+        through its lane."""
         with self.lock:
             self._count(batch)
+            batch.lane.depart(broker)
 
     def finish(self, batch: ProducerBatch, error: BaseException | None = None) -> None:
         """The batch is over: free its bytes and wake the tasks and threads that wait for it or for

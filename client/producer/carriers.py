@@ -11,11 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from saturnmq.client.producer.accumulator import Lane
 from saturnmq.client.producer.batch import ProducerBatch
-from saturnmq.protocol.batches import BatchPart
+from saturnmq.client.producer.lanes import Lane
+from saturnmq.client.producer.results import STATUS_OF_CODE
+from saturnmq.protocol import checked
+from saturnmq.protocol.batches import HOST, BatchPart, decode_answers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import QUEUES_MAX
+from saturnmq.runtime.errors import MalformedFrame, SaturnError, SystemError_, error_for
 
 UNDER_WAY = 4  # the broker has the next one while the client takes in an answer
 SMALL_BYTES = 64 << 10  # a small batch is copied into the request; a larger one goes alone
@@ -104,3 +109,34 @@ class Carriers:
     def take_none(self, endpoint: Endpoint) -> None:
         """Remember that the peer takes no carriers of several batches."""
         self._each_alone = {each for each in self._each_alone if not each.closed} | {endpoint}
+
+
+def read_answers(carrier: Carrier, response: Command) -> list[SaturnError | None]:
+    """Copy the broker's answers into the stored batches; returns for each batch why it is not
+    stored."""
+    status = STATUS_OF_CODE.get(response.code)
+    if status is None:
+        return [error_for(response.code, response.remark)] * len(carrier.batches)
+    try:
+        answers = decode_answers(response.body, len(carrier.batches))
+        for answer in answers:
+            checked.as_integer(answer.queue_id, "a queue id", -1, QUEUES_MAX)
+            checked.as_integer(answer.queue_offset, "a queue offset")
+            checked.as_integer(answer.physical_offset, "a physical offset")
+    except MalformedFrame as error:
+        nonsense = f"{carrier.broker} answers a send with nonsense: {error}"
+        return [SystemError_(nonsense)] * len(carrier.batches)
+    host = response.ext.get(HOST) or ""
+    errors: list[SaturnError | None] = []
+    for (batch, queue), answer in zip(carrier.batches, answers, strict=True):
+        if answer.code:
+            errors.append(error_for(answer.code, answer.rest.decode(errors="replace")))
+            continue
+        batch.status = status
+        batch.first_offset = answer.queue_offset
+        batch.offset_ids = f"{host}{answer.physical_offset:016X}"
+        batch.sizes = answer.rest
+        if answer.queue_id != queue.queue_id:
+            batch.queue = MessageQueue(queue.topic, queue.broker_name, answer.queue_id)
+        errors.append(None)
+    return errors

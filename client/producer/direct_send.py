@@ -13,12 +13,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from saturnmq.client.connections import SUCCEEDED_S
-from saturnmq.client.producer.accumulator import Lane, Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendResult
 from saturnmq.client.producer.engine import ProducerEngine
+from saturnmq.client.producer.lanes import Lane, Pin
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.route import MASTER_ID
 from saturnmq.runtime import forks
 from saturnmq.runtime.errors import SaturnError
 
@@ -58,7 +57,7 @@ class DirectSend:
         self, topic: str, pinned: Pin | None, make: Callable[[Lane], ProducerBatch]
     ) -> ProducerBatch | None:
         lane = self._engine.accumulator.lanes.get(topic if pinned is None else pinned)
-        if lane is None or lane.open or lane.ready or lane.in_flight:
+        if lane is None or not lane.is_idle:
             return None  # the lane's first message makes it, and finds its route
         for line in self._lines:
             if line.turn.acquire(blocking=False):
@@ -149,14 +148,9 @@ class SendLine:
 
     def masters_changed(self) -> None:
         """Leave a master that has a successor, if it does not answer soon; on the loop."""
-        channel = self._busy
-        if channel is not None and not self._leads(channel.address):
-            runtime = self._engine.core.runtime
-            runtime.call_later(SUCCEEDED_S, self._leave, channel)
-
-    def _leads(self, address: str) -> bool:
-        brokers = self._engine.core.routes.brokers().values()
-        return any(addresses.get(MASTER_ID) == address for addresses in brokers)
+        channel, core = self._busy, self._engine.core
+        if channel is not None and not core.routes.leads(channel.address):
+            core.runtime.call_later(SUCCEEDED_S, self._leave, channel)
 
     def _leave(self, channel: Channel) -> None:
         if self._busy is channel and channel.idle_s() > SUCCEEDED_S:

@@ -17,7 +17,7 @@ from typing import Any
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.kernels import handles_of, pack
-from saturnmq.client.producer.accumulator import Accumulator, Gate, Lane, Pin, ThreadLock
+from saturnmq.client.producer.accumulator import Accumulator, Gate, ThreadLock
 from saturnmq.client.producer.batch import (
     BATCH_COUNT_MAX,
     EXTRA_BYTES_MAX,
@@ -26,6 +26,7 @@ from saturnmq.client.producer.batch import (
     SendHandle,
     SendResult,
 )
+from saturnmq.client.producer.lanes import Lane, Pin
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.placing import Round, queue_of
 from saturnmq.client.producer.requesting import Requests, send_reply

@@ -9,7 +9,7 @@ take, usually some milliseconds; if their broker is away, until it is back or gi
 
 from __future__ import annotations
 
-from saturnmq.client.producer.accumulator import Lane
+from saturnmq.client.producer.lanes import Lane
 
 
 class Leftovers:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from saturnmq.client.producer.accumulator import Accumulator, Lane
+    from saturnmq.client.producer.accumulator import Accumulator
     from saturnmq.client.producer.batch import ProducerBatch
+    from saturnmq.client.producer.lanes import Lane
     from saturnmq.runtime.door import Alarm, Runtime
 
 FAST_PER_S = 3000
@@ -45,7 +46,7 @@ class Lingering:
         self._is_half_over = False
         self._vain = 0
         self._hurry_until = 0.0
-        self._is_fast = False
+        self.is_fast = False
         self._taken = 0  # messages since
         self._since = 0.0
 
@@ -55,12 +56,12 @@ class Lingering:
         now = self._runtime.monotonic()
         past = now - self._since
         if past >= RATE_S:
-            self._is_fast = self._taken >= FAST_PER_S * past
+            self.is_fast = self._taken >= FAST_PER_S * past
             self._taken, self._since = 0, now
 
     def keeps(self, lane: Lane, batch: ProducerBatch) -> bool:
         """Whether `batch`, the next one of `lane`, fills first; it goes by itself then."""
-        if not self._is_fast or not self._half_s or batch is not lane.open or lane.filled is batch:
+        if not self.is_fast or not self._half_s or batch is not lane.open or lane.filled is batch:
             return False
         now = self._runtime.monotonic()
         if lane.awaited:

@@ -19,7 +19,6 @@ from typing import Self, TypeVar
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.kernels import results_of
 from saturnmq.client.producer import at_exit
-from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import (
     ProducerBatch,
     SendHandle,
@@ -27,6 +26,7 @@ from saturnmq.client.producer.batch import (
 )
 from saturnmq.client.producer.engine import Body, Callers, ProducerEngine, Selector
 from saturnmq.client.producer.faults import LatencyTable
+from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine

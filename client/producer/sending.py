@@ -32,10 +32,11 @@ from functools import partial
 from typing import Any
 
 from saturnmq.client.core import ClientCore
-from saturnmq.client.producer.accumulator import Accumulator, Lane, Pin, not_in_time
+from saturnmq.client.producer.accumulator import Accumulator, not_in_time
 from saturnmq.client.producer.batch import ProducerBatch
-from saturnmq.client.producer.carriers import SMALL_BYTES, Carrier, Carriers
+from saturnmq.client.producer.carriers import SMALL_BYTES, Carrier, Carriers, read_answers
 from saturnmq.client.producer.faults import FaultStrategy
+from saturnmq.client.producer.lanes import Lane, Pin
 from saturnmq.client.producer.leftovers import Leftovers
 from saturnmq.client.producer.lingering import Lingering
 from saturnmq.client.producer.options import ProducerOptions
@@ -44,7 +45,7 @@ from saturnmq.client.producer.results import STATUS_OF_CODE, SendStatus
 from saturnmq.client.producer.zipping import Zipper, zipped
 from saturnmq.protocol import checked
 from saturnmq.protocol.batch import SIZES
-from saturnmq.protocol.batches import HOST, decode_answers, encode_parts
+from saturnmq.protocol.batches import encode_parts
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import MessageQueue
@@ -102,6 +103,11 @@ class Sender:
     def _go(self, lanes: Iterable[Lane]) -> None:
         self._together(self._pump_lanes, lanes)
 
+    @property
+    def gathers(self) -> bool:
+        """Whether messages come so fast that each had better wait for others."""
+        return self._lingering.is_fast
+
     def close(self) -> None:
         """Send nothing more."""
         self.closed = True
@@ -138,10 +144,9 @@ class Sender:
             queue = self._place(lane, whole=batch is not lane.open)
             if queue is None:
                 return
-            batch = self.accumulator.pop(lane)
+            batch = self.accumulator.pop(lane, queue.broker_name)
             self._lingering.took(batch.count)
             batch.deadline = self.runtime.monotonic() + self._patience(lane)
-            lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
             self._attempt(batch, queue)
             batch = head(lane)
 
@@ -350,10 +355,7 @@ class Sender:
         def answered(result: Command | SaturnError) -> None:
             if carrier is not None:
                 self._arrived(carrier)
-            if isinstance(result, SaturnError):
-                self._failed(batch, queue, result)
-            else:
-                self._answered(batch, queue, self.read_answer(batch, queue, result))
+            self._settle(batch, queue, result)
 
         self._ask(endpoint, self.command(batch, queue), [batch], partial(self._together, answered))
 
@@ -429,6 +431,14 @@ class Sender:
         code = RequestCode.SEND_MESSAGE_V2 if single else RequestCode.SEND_BATCH_MESSAGE
         return Command(int(code), ext, batch.body)
 
+    def _settle(
+        self, batch: ProducerBatch, queue: MessageQueue, result: Command | SaturnError
+    ) -> None:
+        if isinstance(result, SaturnError):
+            self._failed(batch, queue, result)
+        else:
+            self._answered(batch, queue, self.read_answer(batch, queue, result))
+
     def _answered(
         self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError | None
     ) -> None:
@@ -490,21 +500,35 @@ class Sender:
     ) -> None:
         """Go on with a batch whose first attempt was made on another thread; `error` is None if it
         was stored short of its ack mode."""
-        lane = batch.lane
-        batch.deadline = batch.sent_at + self._patience(lane)
-        lane.in_flight[queue.broker_name] = lane.in_flight.get(queue.broker_name, 0) + 1
-        self.accumulator.adopt(batch)
+        batch.deadline = batch.sent_at + self._patience(batch.lane)
+        self.accumulator.adopt(batch, queue.broker_name)
         if error is None:
             batch.unsure = True
             self._again(batch, queue)
         else:
             self._refused(batch, queue, error)
 
+    def begin(self, batch: ProducerBatch, queue: MessageQueue) -> bool:
+        """The first attempt at a batch of an idle lane, by a thread that sends it itself; `settled`
+        has to follow. False if the thread must not send it."""
+        batch.attempts = 1
+        batch.queue = queue
+        batch.sent_at = self.runtime.monotonic()
+        batch.deadline = batch.sent_at + self._patience(batch.lane)
+        return self.accumulator.claim(batch, queue.broker_name)
+
+    def settled(
+        self, batch: ProducerBatch, queue: MessageQueue, result: Command | SaturnError
+    ) -> None:
+        """Act on the answer to an attempt that began with `begin`, or on the lack of one."""
+        self._lingering.took(batch.count)
+        self._together(self._settle, batch, queue, result)
+
     # -- after an attempt ----------------------------------------------------------------------
 
     def _over(self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError | None) -> None:
         lane = batch.lane
-        self._landed(lane, queue)
+        lane.land(queue.broker_name)
         if error is not None and batch.unsure and error.outcome == "rejected":
             error = copy.copy(error)  # the error may belong to other batches too
             error.outcome = "unknown"
@@ -513,14 +537,6 @@ class Sender:
         if not self._has_work(lane) and self.leftovers.remove(lane):
             for waiting in self.accumulator.lanes_of(lane.topic):
                 self.pump_lane(waiting)
-
-    @staticmethod
-    def _landed(lane: Lane, queue: MessageQueue) -> None:
-        left = lane.in_flight.get(queue.broker_name, 1) - 1
-        if left > 0:
-            lane.in_flight[queue.broker_name] = left
-        else:
-            lane.in_flight.pop(queue.broker_name, None)
 
     def _refused(self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError) -> None:
         """Handle an attempt that ended with `error`: repeat it, or give up at once if repeating
@@ -613,39 +629,8 @@ class Sender:
         self._attempt(batch, bound_to)
 
     def _move(self, lane: Lane, old: MessageQueue, new: MessageQueue) -> None:
-        self._landed(lane, old)
-        lane.in_flight[new.broker_name] = lane.in_flight.get(new.broker_name, 0) + 1
-
-
-def read_answers(carrier: Carrier, response: Command) -> list[SaturnError | None]:
-    """Copy the broker's answers into the stored batches; returns for each batch why it is not
-    stored."""
-    status = STATUS_OF_CODE.get(response.code)
-    if status is None:
-        return [error_for(response.code, response.remark)] * len(carrier.batches)
-    try:
-        answers = decode_answers(response.body, len(carrier.batches))
-        for answer in answers:
-            checked.as_integer(answer.queue_id, "a queue id", -1, QUEUES_MAX)
-            checked.as_integer(answer.queue_offset, "a queue offset")
-            checked.as_integer(answer.physical_offset, "a physical offset")
-    except MalformedFrame as error:
-        nonsense = f"{carrier.broker} answers a send with nonsense: {error}"
-        return [SystemError_(nonsense)] * len(carrier.batches)
-    host = response.ext.get(HOST) or ""
-    errors: list[SaturnError | None] = []
-    for (batch, queue), answer in zip(carrier.batches, answers, strict=True):
-        if answer.code:
-            errors.append(error_for(answer.code, answer.rest.decode(errors="replace")))
-            continue
-        batch.status = status
-        batch.first_offset = answer.queue_offset
-        batch.offset_ids = f"{host}{answer.physical_offset:016X}"
-        batch.sizes = answer.rest
-        if answer.queue_id != queue.queue_id:
-            batch.queue = MessageQueue(queue.topic, queue.broker_name, answer.queue_id)
-        errors.append(None)
-    return errors
+        lane.depart(new.broker_name)
+        lane.land(old.broker_name)
 
 
 def _pause(batch: ProducerBatch) -> float:

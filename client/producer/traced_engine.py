@@ -13,9 +13,9 @@ from typing import Any
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.kernels import handles_of
-from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
 from saturnmq.client.producer.engine import Callers, ProducerEngine
+from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.timed import recall_handle
 from saturnmq.client.tracing import END_S, SEND_S, Tracer

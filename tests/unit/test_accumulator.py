@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from saturnmq.client.producer.accumulator import Accumulator, Lane, Pin
+from saturnmq.client.producer.accumulator import Accumulator
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle
+from saturnmq.client.producer.lanes import Lane, Pin
 from saturnmq.protocol.batch import iterate_batch
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message, MessageQueue
@@ -473,7 +474,7 @@ def test_buffers_of_batches_that_went_well_are_used_again() -> None:
     smaller = senders.made.batch(lane, bytearray(9_999))
     senders.made.spare.clear()
     for batch in (alone, smaller):
-        senders.made.adopt(batch)
+        senders.made.adopt(batch, "a")
         batch.attempts = 1
         senders.made.finish(batch)
     assert senders.made.spare == []

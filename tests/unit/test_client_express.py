@@ -10,8 +10,8 @@ from producer_world import A0, clusters
 from saturnmq.client.blocking import Producer
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import direct_send
-from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.direct_send import AT_ONCE
+from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.message import Message, MessageQueue

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from producer_world import A0, A1, B0, B1, Answer, Cluster, Line, Make, Sent, clusters
-from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
+from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.runtime.errors import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from saturnmq.client.producer.accumulator import Lane, Pin
+from saturnmq.client.producer.lanes import Lane, Pin
 from saturnmq.client.producer.leftovers import Leftovers
 from saturnmq.protocol.message import MessageQueue
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from producer_world import A0, A1, B0, Make, clusters
-from saturnmq.client.producer.accumulator import Pin
 from saturnmq.client.producer.batch import EXTRA_BYTES_MAX, ITEM_OVERHEAD
+from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.batch import iterate_batch

@@ -12,7 +12,7 @@ import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import Producer
 from saturnmq.client.loop_thread import LoopThread
-from saturnmq.client.producer.accumulator import Pin
+from saturnmq.client.producer.lanes import Pin
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.runtime.errors import (
