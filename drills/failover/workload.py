@@ -8,10 +8,12 @@ Senders, each with one send under way, at a steady pace together:
 | `once-N` | the same without retries, and each knows one nameserver only |
 | `key-N` | with a sharding key of its own: all to one queue, in order |
 | `pin-BROKER` | to one queue of one broker, in order: tells when that broker takes messages |
+| `post-N`, `post-key-N` | as `free-N` and `key-N`, by the blocking client's `send_async` |
+| `thread-N`, `thread-key-N` | the same by its `send`, each in a thread of its own |
 
 A value is sent once by its sender; what is unknown stays unknown. Groups: `shared` (concurrent) and
 `ordered`, of two members each. A reader for each broker reads its oldest messages again and again:
-it tells when old messages can be had. All on one event loop, so the history needs no lock.
+it tells when old messages can be had. One event loop writes the history, so it needs no lock.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
-from saturnmq import ConsumeResult, Message, MessageQueue, SaturnError, aio
+from saturnmq import ConsumeResult, Message, MessageQueue, Producer, SaturnError, aio
 from saturnmq.drills.failover.clients import REBALANCE_S, create_topic, value_of
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, ONCE, History
 from saturnmq.drills.sim.history import make_body
@@ -34,6 +38,7 @@ QUEUES = 4  # on each broker
 GROUPS = {"shared": False, "ordered": True}  # group -> ordered
 MEMBERS = 2
 FREE, SINGLE, KEYS = 4, 2, 8
+BLOCKING = 2  # senders of each kind that use the blocking client
 PADDING = 200  # bytes of body
 RATE = 600  # sends a second, all senders together
 SENDER = "sender"  # property
@@ -42,6 +47,9 @@ READ_PAUSE_S = 0.1
 READ_TIMEOUT_S = 5.0
 REPEAT_SHARE = 0.002  # of the calls of the ordered listener that ask for the same again
 PINNED_PATIENCE_S = 8.0
+
+Send = Callable[..., Awaitable[Any]]
+"""Of a message and where it goes; gives the SendResult, or raises the error of the send."""
 
 
 class Workload:
@@ -62,8 +70,10 @@ class Workload:
         self._brokers = list(brokers)
         self._chance = random.Random(f"{seed}/load")
         self._padding = padding
-        self._pause = (FREE + SINGLE + KEYS + len(brokers)) / rate
+        self._pause = (FREE + SINGLE + KEYS + 4 * BLOCKING + len(brokers)) / rate
         self._producers: list[Any] = []
+        self._blocking: Any = None
+        self._threads = ThreadPoolExecutor(2 * BLOCKING + 1, "drill-sender")
         self._consumers: list[Any] = []
         self._senders: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
@@ -86,15 +96,16 @@ class Workload:
                 self._consumers.append(consumer)
         usual = await self._producer("usual", self._nameservers, delivery_timeout=PINNED_PATIENCE_S)
         for index in range(FREE):
-            self._begin(usual, f"free-{index}")
+            self._begin(usual.send, f"free-{index}")
         for index in range(SINGLE):
             nameserver = self._nameservers[index % len(self._nameservers)]
             once = await self._producer(f"{ONCE}-{index}", [nameserver], retries=0)
-            self._begin(once, f"{ONCE}-{index}")
+            self._begin(once.send, f"{ONCE}-{index}")
         for index in range(KEYS):
-            self._begin(usual, f"key-{index}", sharding_key=f"key-{index}")
+            self._begin(usual.send, f"key-{index}", sharding_key=f"key-{index}")
+        await self._begin_blocking()
         for broker in self._brokers:
-            self._begin(usual, f"pin-{broker}", queue=MessageQueue(TOPIC, broker, 0))
+            self._begin(usual.send, f"pin-{broker}", queue=MessageQueue(TOPIC, broker, 0))
             self._others.append(asyncio.create_task(self._read(broker)))
         self._others.append(asyncio.create_task(self._sample_commits()))
 
@@ -115,6 +126,10 @@ class Workload:
         for producer in self._producers:
             with contextlib.suppress(SaturnError):
                 await producer.close(timeout=1.0)
+        if self._blocking is not None:
+            with contextlib.suppress(SaturnError):
+                await self._in_thread(self._blocking.close, 1.0)
+        self._threads.shutdown(wait=False)
         await self.admin.close()
 
     def outstanding(self) -> int:
@@ -129,23 +144,48 @@ class Workload:
         self._producers.append(producer)
         return producer
 
-    def _begin(self, producer: Any, who: str, **where: Any) -> None:
-        self._senders.append(asyncio.create_task(self._send_all(producer, who, where)))
+    async def _begin_blocking(self) -> None:
+        """The senders of the blocking client, whose ways to a broker are others than those of
+        `aio`."""
+        self._blocking = await self._in_thread(
+            Producer("drill-blocking", self._nameservers, delivery_timeout=PINNED_PATIENCE_S).start
+        )
+        by_thread = partial(self._in_thread, self._blocking.send)
+        for kind, send in (("post", self._post), ("thread", by_thread)):
+            for index in range(BLOCKING):
+                self._begin(send, f"{kind}-{index}")
+                name = f"{kind}-key-{index}"
+                self._begin(send, name, sharding_key=name)
 
-    async def _send_all(self, producer: Any, who: str, where: dict[str, Any]) -> None:
+    async def _in_thread(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(call, *args, **options))
+
+    async def _post(self, message: Message, **where: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+        handle = self._blocking.send_async(message, **where)
+        handle.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+        await done.wait()
+        return handle.result()
+
+    def _begin(self, send: Send, who: str, **where: Any) -> None:
+        self._senders.append(asyncio.create_task(self._send_all(send, who, where)))
+
+    async def _send_all(self, send: Send, who: str, where: dict[str, Any]) -> None:
         chance = random.Random(self._chance.getrandbits(32))
         number = 0
         while not self._stop.is_set():
             await asyncio.sleep(self._pause * chance.uniform(0.5, 1.5))
-            await self._send(producer, who, f"{who}-{number}", where)
+            await self._send(send, who, f"{who}-{number}", where)
             number += 1
 
-    async def _send(self, producer: Any, who: str, value: str, where: dict[str, Any]) -> None:
+    async def _send(self, send: Send, who: str, value: str, where: dict[str, Any]) -> None:
         body = make_body(value, self._padding)
         message = Message(TOPIC, body, keys=value, properties={SENDER: who})
         self.history.add("invoke", who, value, note=IN_ORDER if where else "")
         try:
-            result = await producer.send(message, **where)
+            result = await send(message, **where)
         except SaturnError as error:
             kind = "fail" if error.outcome == "rejected" else "unknown"
             self.history.add(kind, who, value, note=f"{type(error).__name__}: {error}")
