@@ -12,8 +12,9 @@ Senders, each with one send under way, at a steady pace together:
 | `thread-N`, `thread-key-N` | the same by its `send`, each in a thread of its own |
 
 A value is sent once by its sender; what is unknown stays unknown. Groups: `shared` (concurrent) and
-`ordered`, of two members each. A reader for each broker reads its oldest messages again and again:
-it tells when old messages can be had. One event loop writes the history, so it needs no lock.
+`ordered`, of two members each, one of them with the blocking client, whose threads call the
+listener. A reader for each broker reads its oldest messages again and again: it tells when old
+messages can be had. One event loop writes the history, so it needs no lock.
 """
 
 from __future__ import annotations
@@ -21,12 +22,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from saturnmq import ConsumeResult, Message, MessageQueue, Producer, SaturnError, aio
+from saturnmq import (
+    ConsumeResult,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    SaturnError,
+    aio,
+)
 from saturnmq.drills.failover.clients import REBALANCE_S, create_topic, value_of
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, ONCE, History
 from saturnmq.drills.sim.history import make_body
@@ -36,7 +45,6 @@ from saturnmq.runtime.door import join_address
 TOPIC = "drill"
 QUEUES = 4  # on each broker
 GROUPS = {"shared": False, "ordered": True}  # group -> ordered
-MEMBERS = 2
 FREE, SINGLE, KEYS = 4, 2, 8
 BLOCKING = 2  # senders of each kind that use the blocking client
 PADDING = 200  # bytes of body
@@ -48,6 +56,10 @@ READ_TIMEOUT_S = 5.0
 REPEAT_SHARE = 0.002  # of the calls of the ordered listener that ask for the same again
 PINNED_PATIENCE_S = 8.0
 
+CONSUMER: dict[str, Any] = {"consume_from": "first", "rebalance_interval_s": REBALANCE_S}
+NOTED_S = 30.0
+
+Listener = Callable[[Any], Coroutine[Any, Any, ConsumeResult]]
 Send = Callable[..., Awaitable[Any]]
 """Of a message and where it goes; gives the SendResult, or raises the error of the send."""
 
@@ -71,10 +83,9 @@ class Workload:
         self._chance = random.Random(f"{seed}/load")
         self._padding = padding
         self._pause = (FREE + SINGLE + KEYS + 4 * BLOCKING + len(brokers)) / rate
-        self._producers: list[Any] = []
+        self._ends: list[Callable[[], Awaitable[Any]]] = []  # of the clients
         self._blocking: Any = None
         self._threads = ThreadPoolExecutor(2 * BLOCKING + 1, "drill-sender")
-        self._consumers: list[Any] = []
         self._senders: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -90,10 +101,8 @@ class Workload:
         await self.admin.start()
         await create_topic(self.admin, TOPIC, QUEUES)
         for group, ordered in GROUPS.items():
-            for member in range(MEMBERS):
-                consumer = self._consumer(group, ordered, member)
-                await consumer.start()
-                self._consumers.append(consumer)
+            await self._begin_member(group, ordered)
+            await self._begin_blocking_member(group, ordered)
         usual = await self._producer("usual", self._nameservers, delivery_timeout=PINNED_PATIENCE_S)
         for index in range(FREE):
             self._begin(usual.send, f"free-{index}")
@@ -120,15 +129,9 @@ class Workload:
         for task in (*self._senders, *self._others):
             task.cancel()
         await asyncio.gather(*self._senders, *self._others, return_exceptions=True)
-        for consumer in self._consumers:
+        for end in self._ends:
             with contextlib.suppress(SaturnError):
-                await consumer.close()
-        for producer in self._producers:
-            with contextlib.suppress(SaturnError):
-                await producer.close(timeout=1.0)
-        if self._blocking is not None:
-            with contextlib.suppress(SaturnError):
-                await self._in_thread(self._blocking.close, 1.0)
+                await end()
         self._threads.shutdown(wait=False)
         await self.admin.close()
 
@@ -141,7 +144,7 @@ class Workload:
     async def _producer(self, name: str, nameservers: Sequence[str], **options: Any) -> Any:
         producer = aio.Producer(f"drill-{name}", nameservers, **options)
         await producer.start()
-        self._producers.append(producer)
+        self._ends.append(partial(producer.close, timeout=1.0))
         return producer
 
     async def _begin_blocking(self) -> None:
@@ -150,6 +153,7 @@ class Workload:
         self._blocking = await self._in_thread(
             Producer("drill-blocking", self._nameservers, delivery_timeout=PINNED_PATIENCE_S).start
         )
+        self._ends.append(partial(self._in_thread, self._blocking.close, 1.0))
         by_thread = partial(self._in_thread, self._blocking.send)
         for kind, send in (("post", self._post), ("thread", by_thread)):
             for index in range(BLOCKING):
@@ -213,25 +217,42 @@ class Workload:
 
     # -- reading -----------------------------------------------------------------------------------
 
-    def _consumer(self, group: str, ordered: bool, member: int) -> Any:
-        chance = random.Random(f"{self._chance.getrandbits(32)}/{member}")
+    def _listener(self, group: str, ordered: bool) -> Listener:
+        chance = random.Random(self._chance.getrandbits(32))
 
-        async def listener(messages: Any) -> Any:
+        async def listen(messages: Any) -> ConsumeResult:
             again = ordered and chance.random() < REPEAT_SHARE
             for message in messages:
                 self._delivered(group, message, again)
             return ConsumeResult.SUSPEND if again else ConsumeResult.SUCCESS
 
+        return listen
+
+    async def _begin_member(self, group: str, ordered: bool) -> None:
+        listener = self._listener(group, ordered)
         consumer = aio.PushConsumer(
-            group,
-            self._nameservers,
-            listener=listener,
-            ordered=ordered,
-            consume_from="first",
-            rebalance_interval_s=REBALANCE_S,
+            group, self._nameservers, listener=listener, ordered=ordered, **CONSUMER
         )
         consumer.subscribe(TOPIC)
-        return consumer
+        await consumer.start()
+        self._ends.append(consumer.close)
+
+    async def _begin_blocking_member(self, group: str, ordered: bool) -> None:
+        loop, note = asyncio.get_running_loop(), self._listener(group, ordered)
+
+        def listener(messages: Any) -> ConsumeResult:
+            # In the history before it counts as consumed.
+            return asyncio.run_coroutine_threadsafe(note(messages), loop).result(NOTED_S)
+
+        def start() -> PushConsumer:
+            consumer = PushConsumer(
+                group, self._nameservers, listener=listener, ordered=ordered, **CONSUMER
+            )
+            consumer.subscribe(TOPIC)
+            return consumer.start()
+
+        consumer = await self._in_thread(start)
+        self._ends.append(partial(self._in_thread, consumer.close))
 
     def _delivered(self, group: str, message: Any, again: bool) -> None:
         value = value_of(message)
