@@ -94,7 +94,7 @@ class Posting:
         except ConnectFailed as error:
             self._not_open(address, error)
             return
-        if self._closed:
+        if self._closed or address in self._lines:  # two threads asked for it at once
             channel.close()
         else:
             self._lines[address] = PostLine(self._engine, self._loop, channel, self._ended)

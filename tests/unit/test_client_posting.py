@@ -169,6 +169,18 @@ def test_a_connection_is_opened_once_it_was_wanted_a_few_times(way: Any) -> None
     assert here.world.idle()
 
 
+def test_two_threads_that_ask_for_a_connection_at_once_get_one(way: Any) -> None:
+    here = way({"a": 1})
+    for _ in range(2):
+        for _ in range(OPEN_AFTER):
+            assert here.post() is None
+        here.posting._wanted.clear()  # as if one had not seen what the other counted
+    here.world.run(0.01)
+    assert sorted(wire.open for wire in here.wires) == [False, True]
+    assert here.post() is not None
+    assert [len(wire.posted) for wire in here.wires] == [wire.open for wire in here.wires]
+
+
 def test_what_comes_meanwhile_goes_together_on_the_ordinary_path(way: Any) -> None:
     here = way({"a": 1}).opened()
     first = posted(here.post())
