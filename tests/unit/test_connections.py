@@ -354,9 +354,12 @@ class Dribblers:
         self.opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def add(self, count: int) -> None:
-        for _ in range(count):
-            reader, writer = await self.served.open()
-            self.opened.append((reader, writer))
+        """All are there before the first one sends: a connection has its first buffer in any
+        case, also beyond the budget."""
+        opened = [await self.served.open() for _ in range(count)]
+        self.opened += opened
+        await self.served.until(lambda: len(self.served.all) >= len(self.opened))
+        for _, writer in opened:
             writer.write(self.start + self.rest)
         async with asyncio.timeout(10):
             await asyncio.gather(*(writer.drain() for _, writer in self.opened))
