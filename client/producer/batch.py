@@ -14,6 +14,7 @@ from typing import Any
 
 from saturnmq.client.kernels import BatchFields, SendHandle, SendResult
 from saturnmq.client.producer.batch_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX, ITEM_OVERHEAD
+from saturnmq.protocol.message import MessageQueue
 
 _OFFSET_ID = re.compile("[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")  # of an IPv4 or IPv6 store
 
@@ -33,6 +34,12 @@ class ProducerBatch(BatchFields):
     def body(self) -> Any:
         """The bytes of the request's body; a view that must not outlive the batch."""
         return self.buffer if self.single else memoryview(self.buffer)[: self.bytes]
+
+    def attempt(self, queue: MessageQueue, at: float) -> None:
+        """Another attempt begins, to `queue`, at this moment (monotonic)."""
+        self.attempts += 1
+        self.queue = queue
+        self.sent_at = at
 
     def wait(self, timeout: float | None) -> None:
         """Wait in this thread until the batch is over."""

@@ -104,9 +104,7 @@ class SendLine:
             return None
         batch = make(lane)
         now = engine.core.runtime.monotonic
-        batch.attempts = 1
-        batch.queue = queue
-        batch.sent_at = now()
+        batch.attempt(queue, now())
         error: SaturnError | None
         self._busy = channel
         try:

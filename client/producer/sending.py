@@ -290,9 +290,7 @@ class Sender:
     # -- one attempt ---------------------------------------------------------------------------
 
     def _attempt(self, batch: ProducerBatch, queue: MessageQueue) -> None:
-        batch.attempts += 1
-        batch.queue = queue
-        batch.sent_at = self.runtime.monotonic()
+        batch.attempt(queue, self.runtime.monotonic())
         address = self.core.broker_address(queue.broker_name)
         if address is None:
             reason = f"broker {queue.broker_name} has no master in the route"
@@ -511,9 +509,7 @@ class Sender:
     def begin(self, batch: ProducerBatch, queue: MessageQueue) -> bool:
         """The first attempt at a batch of an idle lane, by a thread that sends it itself; `settled`
         has to follow. False if the thread must not send it."""
-        batch.attempts = 1
-        batch.queue = queue
-        batch.sent_at = self.runtime.monotonic()
+        batch.attempt(queue, self.runtime.monotonic())
         batch.deadline = batch.sent_at + self._patience(batch.lane)
         return self.accumulator.claim(batch, queue.broker_name)
 

@@ -84,7 +84,6 @@ class Workload:
         self._padding = padding
         self._pause = (FREE + SINGLE + KEYS + 4 * BLOCKING + len(brokers)) / rate
         self._ends: list[Callable[[], Awaitable[Any]]] = []  # of the clients
-        self._blocking: Any = None
         self._threads = ThreadPoolExecutor(2 * BLOCKING + 1, "drill-sender")
         self._senders: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
@@ -150,12 +149,12 @@ class Workload:
     async def _begin_blocking(self) -> None:
         """The senders of the blocking client, whose ways to a broker are others than those of
         `aio`."""
-        self._blocking = await self._in_thread(
+        producer = await self._in_thread(
             Producer("drill-blocking", self._nameservers, delivery_timeout=PINNED_PATIENCE_S).start
         )
-        self._ends.append(partial(self._in_thread, self._blocking.close, 1.0))
-        by_thread = partial(self._in_thread, self._blocking.send)
-        for kind, send in (("post", self._post), ("thread", by_thread)):
+        self._ends.append(partial(self._in_thread, producer.close, 1.0))
+        by_post, by_thread = partial(_post, producer), partial(self._in_thread, producer.send)
+        for kind, send in (("post", by_post), ("thread", by_thread)):
             for index in range(BLOCKING):
                 self._begin(send, f"{kind}-{index}")
                 name = f"{kind}-key-{index}"
@@ -164,14 +163,6 @@ class Workload:
     async def _in_thread(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(call, *args, **options))
-
-    async def _post(self, message: Message, **where: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-        handle = self._blocking.send_async(message, **where)
-        handle.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
-        await done.wait()
-        return handle.result()
 
     def _begin(self, send: Send, who: str, **where: Any) -> None:
         self._senders.append(asyncio.create_task(self._send_all(send, who, where)))
@@ -322,3 +313,12 @@ class Workload:
                         queue=row.queue.queue_id,
                         offset=row.committed,
                     )
+
+
+async def _post(producer: Producer, message: Message, **where: Any) -> Any:
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+    handle = producer.send_async(message, **where)
+    handle.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+    await done.wait()
+    return handle.result()

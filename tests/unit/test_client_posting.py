@@ -57,7 +57,6 @@ class Wire:
         self.answers: list[Command] = []
         self.open = True
         self.used_at = world.loop.time()
-        self.meanwhile: Callable[[], object] = lambda: None
 
     def fileno(self) -> int:
         return self.number
@@ -67,7 +66,6 @@ class Wire:
 
     def post(self, command: Command) -> list[Body]:
         assert self.open
-        self.meanwhile()
         if self.failure is not None:
             raise self.failure
         self.posted.append(command)
@@ -126,11 +124,11 @@ class Way:
     def wire(self) -> Wire:
         return self.wires[-1]
 
-    def answer(self, code: int = 0, number: int = -1, **ext: str) -> None:
+    def answer(self, code: int = 0, number: int = -1) -> None:
         """Answer a request on the newest connection, the last one unless `number` says another."""
         place = {"queueId": "0", "queueOffset": "7", "msgId": "X"}
         command = self.wire.posted[number]
-        reply = command.reply(code, "said so", {**place, **ext})
+        reply = command.reply(code, "said so", place)
         reply.opaque = command.opaque
         self.wire.answers.append(reply)
         self.loop.readers[self.wire.number]()
