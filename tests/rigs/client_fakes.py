@@ -1,7 +1,17 @@
-"""A fake cluster for client tests: one nameserver and scripted brokers on real loopback sockets."""
+"""A fake cluster for client tests: one nameserver and scripted brokers, on loopback sockets or in
+virtual time, as the runtime is."""
 
 from __future__ import annotations
 
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from saturnmq.client.producer.producer import Producer
+from saturnmq.drills.sim.loop import SimLoop
+from saturnmq.drills.sim.network import SimNetwork
+from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.batch import iterate_batch
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -169,3 +179,32 @@ class FakeCluster:
             ],
         }
         endpoint.send(cmd.reply(body=fastjson.dumps(route)), cmd)
+
+
+def run_producer(
+    test: Callable[[FakeCluster, Producer], Awaitable[None]],
+    *brokers: str,
+    queues: int = 2,
+    **options: Any,
+) -> None:
+    """Run `test` with a producer of `brokers`, in virtual time, in which the machine's speed
+    decides nothing."""
+    loop = SimLoop(random.Random(1))
+    runtime = SimRuntime(loop, SimNetwork(loop, 1), 1, "client")
+
+    async def main() -> None:
+        cluster = await FakeCluster(runtime, brokers or ("a",), queues=queues).start()
+        try:
+            async with (
+                asyncio.timeout(30),
+                Producer("senders", cluster.address, runtime=runtime, **options) as producer,
+            ):
+                await test(cluster, producer)
+        finally:
+            cluster.stop()
+
+    try:
+        loop.run_until_complete(runtime.spawn(main()))
+        assert (loop.failures, runtime.deaths) == ([], [])
+    finally:
+        loop.close()

@@ -2,7 +2,7 @@
 
 import asyncio
 import collections
-import contextlib
+import functools
 import logging
 import random
 import types
@@ -17,7 +17,6 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
 from saturnmq.runtime.errors import InvalidParameter, RouteNotFound
-from saturnmq.runtime.native import NativeRuntime
 
 
 def route(queues, *, masterless=()):
@@ -222,23 +221,7 @@ class Shrinking:
             self.cluster.announce()
 
 
-@contextlib.asynccontextmanager
-async def world(*brokers, queues=8, **options):
-    runtime = NativeRuntime()
-    cluster = await fakes.FakeCluster(runtime, brokers or ("a",), queues=queues).start()
-    try:
-        async with Producer("senders", cluster.address, runtime=runtime, **options) as producer:
-            yield cluster, producer
-    finally:
-        cluster.stop()
-
-
-def run(test, *brokers, **options):
-    async def main():
-        async with asyncio.timeout(30), world(*brokers, **options) as (cluster, producer):
-            await test(cluster, producer)
-
-    asyncio.run(main())
+run = functools.partial(fakes.run_producer, queues=8)
 
 
 def check_order(cluster, keys):

@@ -1,7 +1,6 @@
 """The producer against scripted brokers: batching, placement, retries, order, faces."""
 
 import asyncio
-import contextlib
 import dataclasses
 import gc
 import inspect
@@ -11,6 +10,7 @@ import zlib
 
 import client_fakes as fakes
 import pytest
+from client_fakes import run_producer as run
 from saturnmq.client.blocking import Producer as BlockingProducer
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.batch import ProducerBatch
@@ -30,26 +30,6 @@ from saturnmq.runtime.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from saturnmq.runtime.native import NativeRuntime
-
-
-@contextlib.asynccontextmanager
-async def world(*brokers, **options):
-    runtime = NativeRuntime()
-    cluster = await fakes.FakeCluster(runtime, brokers or ("a",)).start()
-    try:
-        async with Producer("senders", cluster.address, runtime=runtime, **options) as producer:
-            yield cluster, producer
-    finally:
-        cluster.stop()
-
-
-def run(test, *brokers, **options):
-    async def main():
-        async with asyncio.timeout(30), world(*brokers, **options) as (cluster, producer):
-            await test(cluster, producer)
-
-    asyncio.run(main())
 
 
 def test_a_send_says_where_the_message_lies():

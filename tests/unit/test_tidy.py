@@ -69,7 +69,6 @@ LONG_MODULES = {
     "tests/rigs/machine_world.py": 900,
     "tests/unit/test_amnesia.py": 1100,
     "tests/unit/test_bad_input.py": 640,
-    "tests/unit/test_client_producer.py": 620,
     "tests/unit/test_broker_staging.py": 680,
     "tests/unit/test_client_core.py": 780,
     "tests/unit/test_client_sending.py": 860,
