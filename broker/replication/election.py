@@ -78,6 +78,8 @@ BACK_OFF_S = 3.0  # after a campaign that failed, others have their turn
 FORSAKEN_S = 8.0  # a group whose slaves in sync do not elect: another one may try
 SETTLE_S = 10.0  # a preferred slave is in sync for so long before it takes over
 HAND_OVER_AGAIN_S = 60.0
+NO_RECORD = "no master has registered this group in etcd yet"
+NAME_ONE = "; if none comes to lead, name one with `saturnmq admin promote`"
 GIVEN_MAX = EPOCH_MAX - 2 * TERM  # a promotion in the next term can be counted
 
 
@@ -362,7 +364,7 @@ class Election:
         if self.error:
             return f"a question to etcd failed: {self.error}"
         if record is None:
-            return "no master has registered this group in etcd yet"
+            return NO_RECORD if facts.leads or facts.hears_master else NO_RECORD + NAME_ONE
         if foreign := self._foreign(facts.identity):
             return foreign
         if record.given > GIVEN_MAX:

@@ -124,6 +124,7 @@ class EtcdFaults:
             await node.stop()
         if self._rng.random() < 0.5:  # some operators forget that
             self._etcd.delete_record(group)
+            self._cluster.operator.has_deleted_record(group)
         for node in nodes:
             memory = f"{ROOT}/config/election.json"
             node.disk.lose(*(path for path in node.disk.paths() if path.startswith(memory)))

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from saturnmq.drills.sim.cluster import SimCluster
 
 SLOW_DISK_S = 0.5  # at most, per operation
+NAMES_S = 15.0  # after which the operator names a master for a group whose record was deleted
 STARTS = 20  # of a broker, until one succeeds; as long as its disk is full none does
 
 
@@ -385,8 +386,8 @@ class Operator(ClientMachine):
         self.done = 0
         self.refusals: Counter[str] = Counter()
         self._rng = random.Random(f"{cluster.seed}/operator")
-        self._since: dict[str, float] = {}
         self._busy: dict[str, bool] = {}
+        self._to_name: set[str] = set()  # groups whose record was deleted; none has led since
 
     async def start(self) -> None:
         self.admin = Admin(core=self.core(), timeout=2.0)
@@ -402,11 +403,20 @@ class Operator(ClientMachine):
             now = self.runtime.monotonic()
             if any(node.leads and not node.paused for node in nodes):
                 since = now
-            elif now - since > self.cluster.plan.patience_s:
+                self._to_name.discard(group)
+            elif now - since > self._patience_s(group):
                 since = now
                 living = [node for node in nodes if node.serving and not node.paused]
                 if living:
                     await self.promote(self._candidate(living))
+
+    def has_deleted_record(self, group: str) -> None:
+        """Without its record in etcd a group elects nobody before it has had a master: if none
+        comes back, the operator names one, as the nodes say."""
+        self._to_name.add(group)
+
+    def _patience_s(self, group: str) -> float:
+        return NAMES_S if group in self._to_name else self.cluster.plan.patience_s
 
     def _candidate(self, living: list[SimBroker]) -> SimBroker:
         """Mostly the one with the longest log, which an operator sees in `admin replicas`."""
@@ -425,6 +435,7 @@ class Operator(ClientMachine):
             return
         self._busy[node.group] = True
         forced = not self.cluster.calm and self._rng.random() < self.cluster.plan.force
+        forced = forced and node.group not in self._to_name  # no order of an election may lose
         # A log that is empty, or of a disk that lost what it had, is nobody's choice.
         forced = forced and node.log_end > 0 and self.cluster.is_whole(node)
         order = PromotionOrder(node, forced, self.runtime.monotonic(), float("inf"))

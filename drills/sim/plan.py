@@ -197,7 +197,8 @@ class SimPlan:
         return replace(self, rare=rare, patience_s=patience, weights=weights)
 
     def with_election(self, rng: random.Random, names: Collection[str] | None = None) -> SimPlan:
-        """The same plan with an etcd, and without an operator; `names`: the only faults of etcd."""
+        """The same plan with an etcd; an operator promotes only where he deleted a group's record.
+        `names`: the only faults of etcd."""
         lease_s = rng.randint(3, 5)
         rare = {n: weight for n, weight in ETCD_RARE.items() if rng.random() > 1 - ETCD_RARE_CHANCE}
         faults = ETCD_FAULTS | rare

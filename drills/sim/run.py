@@ -49,8 +49,9 @@ def simulate(
     secret: bool = False,
 ) -> SimReport:
     """Runs one seed to its end and checks it, with these scenes and faults instead of those that it
-    draws; with `election` masters are elected through an etcd, and there is no operator; with
-    `secret` the nodes share one. Equal arguments give equal reports, trace hash included.
+    draws; with `election` masters are elected through an etcd, and no operator promotes but where
+    he deleted a group's record; with `secret` the nodes share one. Equal arguments give equal
+    reports, trace hash included.
     """
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)  # nodes tell of every fault

@@ -48,6 +48,7 @@ FOUND = {
     2294: "timing",
     2297: "shrinking+taking-long",
     3875: "popping",
+    33422: "replying+retrying",
 }
 
 

@@ -543,6 +543,14 @@ def test_an_empty_group_has_nothing_to_take_over() -> None:
     assert "the log is empty" in node.election.trouble(0.1, node.facts)
 
 
+def test_a_group_without_a_record_and_a_master_is_told_to_name_one() -> None:
+    node = slave(ModelEtcd())
+    node.run(0.1)
+    assert node.election.trouble(0.1, node.facts).endswith("`saturnmq admin promote`")
+    node.know(hears_master=True)  # which will write the record
+    assert node.election.trouble(0.1, node.facts).endswith("in etcd yet")
+
+
 def test_silence_is_told_after_a_while() -> None:
     etcd = ModelEtcd()
     node = registered(etcd, B)
