@@ -375,6 +375,8 @@ class PushConsumer:
                             # again.
                             self.offsets.update(held.queue, offset)
                     continue
+                if state.last_consume:
+                    self._holdings.note_finished((held.queue,))  # a pull commits, too
                 known = self.offsets.known(held.queue)
                 commit = -1 if self.broadcasting or known is None else known
                 pulled = await self._puller.pull(

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
+from saturnmq.drills.failover.commits_checker import ahead_of_work, beyond_the_end, moved_back
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, ONCE, Event, History
 from saturnmq.drills.sim.history import Place
 
@@ -96,7 +97,7 @@ class _HistoryCheck:
     """One pass over the events gathers; the checks look at what was gathered."""
 
     def __init__(self, history: History, promise: ModePromise, aftermath: Aftermath) -> None:
-        self.promise, self.aftermath = promise, aftermath
+        self.history, self.promise, self.aftermath = history, promise, aftermath
         self.verdict = DrillVerdict()
         self.saved = aftermath.saved if promise.may_lose else frozenset()
         self.invoked: dict[str, Event] = {}
@@ -421,38 +422,15 @@ class _HistoryCheck:
 
     def _committed(self) -> None:
         """Never ahead of what was processed, never back by more than what was at risk."""
-        ahead, back = [], []
-        progress = {group: _Processed(events) for group, events in self.deliveries.items()}
-        history: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
-        at_risk = self.promise.commits_at_risk_s + self.promise.sample_s
-        for event in self.commits:
-            limit = progress[event.who].until(event.at, (event.broker, event.queue))
-            where = f"{event.who} on {event.broker} queue {event.queue} at {event.at:.2f} s"
-            if event.offset > limit:
-                ahead.append(f"{event.offset} of {where}, processed are {limit}")
-            known = history[event.who, event.broker, event.queue]
-            highest = max((offset for at, offset in known if at < event.at - at_risk), default=-1)
-            if event.offset < highest and not self.saved:
-                back.append(f"{event.offset} of {where}, it was {highest}")
-            if not known or known[-1][1] != event.offset:
-                known.append((event.at, event.offset))
+        at_risk_s = self.promise.commits_at_risk_s + self.promise.sample_s
+        ahead = ahead_of_work(self.commits, self.deliveries)
         self.verdict.add("I6 committed before processed", ahead)
-        self.verdict.add("I6 committed offset went back", back)
+        if not self.saved:
+            back = moved_back(self.commits, self.history, at_risk_s)
+            self.verdict.add("I6 committed offset went back", back)
         if self.aftermath.stored is not None:
-            self._beyond_the_end(self.aftermath.stored)
-
-    def _beyond_the_end(self, stored: Mapping[Place, str]) -> None:
-        ends: dict[tuple[str, int], int] = defaultdict(int)
-        for place in stored:
-            queue = place.group, place.queue
-            ends[queue] = max(ends[queue], place.offset + 1)
-        last = {(event.who, event.broker, event.queue): event for event in self.commits}
-        errors = [
-            f"{event.offset} of {group} on {broker} queue {queue}, the queue ends at {end}"
-            for (group, broker, queue), event in last.items()
-            if event.offset > (end := ends[broker, queue])
-        ]
-        self.verdict.add("I6 committed beyond the end", errors)
+            beyond = beyond_the_end(self.commits, self.aftermath.stored)
+            self.verdict.add("I6 committed beyond the end", beyond)
 
     # -- I12 ---------------------------------------------------------------------------------------
 
@@ -485,30 +463,6 @@ class _HistoryCheck:
             if len(outcomes) >= _MANY_SENDS and not any(outcomes)
         ]
         self.verdict.add("I12 shut out", shut_out)
-
-
-class _Processed:
-    """Up to which offset a group has processed a queue without a hole, at rising times."""
-
-    def __init__(self, deliveries: list[Event]) -> None:
-        self._events = deliveries
-        self._next = 0
-        self._done: dict[tuple[str, int], set[int]] = defaultdict(set)
-        self._limit: dict[tuple[str, int], int] = defaultdict(int)
-
-    def until(self, at: float, queue: tuple[str, int]) -> int:
-        """The first offset of `queue` that was not processed at `at`."""
-        events = self._events
-        while self._next < len(events) and events[self._next].at <= at:
-            event = events[self._next]
-            if event.note != AGAIN:
-                self._done[event.broker, event.queue].add(event.offset)
-            self._next += 1
-        done, limit = self._done[queue], self._limit[queue]
-        while limit in done:
-            limit += 1
-        self._limit[queue] = limit
-        return limit
 
 
 def _place(event: Event) -> Place:

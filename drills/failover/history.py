@@ -75,6 +75,11 @@ class History:
     def of(self, *kinds: str) -> Iterator[Event]:
         return (event for event in self.events if event.kind in kinds)
 
+    def struck_at(self, fault: Event) -> float:
+        """When this fault was done; when it began, if that is not known."""
+        done = (e.at for e in self.of("struck") if e.who == fault.who and e.at >= fault.at)
+        return next(done, fault.at)
+
     def write(self, path: Path) -> None:
         with open(path, "w") as file:
             file.writelines(f"{event.to_json()}\n" for event in self.events)

@@ -103,9 +103,8 @@ def effects(history: History) -> list[Effect]:
     reads = list(history.of("read"))
     deliveries = list(history.of("deliver"))
     found = []
-    struck = list(history.of("struck"))
     for fault, end in zip(faults, ends, strict=True):
-        done = next((e.at for e in struck if e.who == fault.who and e.at >= fault.at), fault.at)
+        done = history.struck_at(fault)
         effect = Effect(round(fault.at, 3), fault.who, fault.broker)
         later = [ack for ack in acks if done <= begun[ack.value] and ack.at <= end]
         effect.send_s = _first(fault.at, later)

@@ -284,6 +284,8 @@ class WorldCore:
         world.pulls.append(ext)
         world.pulled_from.append(address)
         queue = MessageQueue(ext["topic"], "a", int(ext["queueId"]))
+        if int(ext["sysFlag"]) & 1:
+            world.offsets[queue] = max(world.offsets.get(queue, 0), int(ext["commitOffset"]))
         log, offset = world.frames.get(queue, []), int(ext["queueOffset"])
         if address == SLAVE and world.slave_lacks:
             log = log[: -world.slave_lacks]

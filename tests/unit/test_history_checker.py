@@ -251,6 +251,54 @@ def test_a_committed_offset_that_goes_back_is_found_unless_it_is_recent():
     assert forge.violations() == ["I6 committed offset went back"]
 
 
+@pytest.mark.parametrize(
+    ("group", "begun", "struck", "lost"),
+    [
+        (A, 2.9, 3.0, False),  # the first sample is from 2.0: as old as what is at risk, and less
+        ("", 2.9, 3.0, False),  # of all groups
+        (A, 1.8, 2.1, False),
+        (A, 3.6, 3.7, True),
+        (B, 2.9, 3.0, True),
+        (A, 1.7, 1.9, True),
+    ],
+)
+def test_a_fault_takes_back_the_commits_just_before_it_however_long_the_group_is_away(
+    group, begun, struck, lost
+):
+    forge = Forge()
+    forge.add(
+        Event(begun, "fault", "kill", broker=group),
+        Event(struck, "struck", "kill"),
+        Event(20.0, "committed", "shared", "", A, 0, 7),
+        Event(20.0, "committed", "shared", "", B, 0, 10),
+    )
+    assert forge.violations() == (["I6 committed offset went back"] if lost else [])
+
+
+def test_what_a_fault_could_have_taken_back_and_did_not_is_safe_later():
+    forge = Forge()
+    forge.add(
+        Event(2.1, "fault", "kill", broker=A),
+        Event(2.2, "struck", "kill"),
+        Event(9.0, "committed", "shared", "", A, 0, 10),
+        Event(20.0, "committed", "shared", "", A, 0, 9),
+    )
+    assert forge.violations() == ["I6 committed offset went back"]
+
+
+def test_of_two_faults_of_one_name_each_has_its_own_end():
+    forge = Forge().without_commits()
+    forge.add(
+        Event(0.5, "fault", "kill", broker=A),
+        Event(0.6, "struck", "kill"),
+        Event(9.0, "fault", "kill", broker=A),
+        Event(9.2, "committed", "shared", "", A, 0, 10),
+        Event(9.3, "struck", "kill"),
+        Event(20.0, "committed", "shared", "", A, 0, 9),
+    )
+    assert forge.violations() == []
+
+
 def test_late_delivery_after_calm_breaks_liveness():
     forge = Forge().without_commits()
     forge.add(Event(1.1, "calm"))

@@ -194,9 +194,38 @@ def test_offsets_are_committed_so_often_and_told_with_the_pulls() -> None:
             await world.until(lambda: len(got) == 4)
             await world.until(lambda: world.pulls[-1]["queueOffset"] == "4")
         said = [(pull["queueOffset"], pull["commitOffset"]) for pull in world.pulls]
-        assert (said[0], said[-1]) == (("0", "0"), ("4", "3"))
+        assert (said[0], said[-1]) == (("0", "0"), ("4", "4"))
         tells = [int(world.pulls[n]["sysFlag"]) & 1 for n in (0, -1)]
         assert tells == [0, 1], "nothing is known at first"
+
+    world.run(main)
+
+
+def test_pulls_commit_what_is_done_and_no_more() -> None:
+    """Otherwise the messages of a whole `commit_interval_s` come again when a member is lost."""
+    world = backlog(0)
+    got: list[int] = []
+    hold = asyncio.Event()
+
+    async def listener(message: ReceivedMessage) -> None:
+        got.append(message.queue_offset)
+        if message.queue_offset == 20:
+            await hold.wait()
+
+    async def main() -> None:
+        async with consumer(world, listener_one=listener, commit_interval_s=60.0):
+            for number in range(20):
+                world.send(0, b"x")
+                await world.until(lambda: len(got) == number + 1)  # noqa: B023
+                await world.until(lambda: world.pulls[-1]["queueOffset"] == str(number + 1))  # noqa: B023
+                assert number <= world.offsets.get(Q0, 0) <= number + 1
+            for number in range(20, 25):
+                world.send(0, b"x")
+                await world.until(lambda: len(got) == number + 1)  # noqa: B023
+            await world.until(lambda: world.pulls[-1]["queueOffset"] == "25")
+            assert world.offsets[Q0] == 20, "the listener works on that"
+            assert world.commits == []
+            hold.set()
 
     world.run(main)
 

@@ -62,7 +62,6 @@ LONG_MODULES = {
     "pipeline/arrow_kernel.pyx": 950,
     "cli/launcher.py": 660,
     "drills/crash/workload.py": 560,
-    "drills/failover/checker.py": 520,
     "drills/sim/cluster.py": 640,
     "drills/sim/disk.py": 580,
     "tests/data/uses.py": 950,  # a table: two lines for each public name
