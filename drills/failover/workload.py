@@ -10,11 +10,14 @@ Senders, each with one send under way, at a steady pace together:
 | `pin-BROKER` | to one queue of one broker, in order: tells when that broker takes messages |
 | `post-N`, `post-key-N` | as `free-N` and `key-N`, by the blocking client's `send_async` |
 | `thread-N`, `thread-key-N` | the same by its `send`, each in a thread of its own |
+| `batch-N` | BATCH messages by its `send_batch`, to any queue: all are stored or none |
+| `batch-BROKER` | BATCH messages by its `send_batch_async`, to one queue of one broker, in order |
 
-A value is sent once by its sender; what is unknown stays unknown. Groups: `shared` (concurrent) and
-`ordered`, of two members each, one of them with the blocking client, whose threads call the
-listener. A reader for each broker reads its oldest messages again and again: it tells when old
-messages can be had. One event loop writes the history, so it needs no lock.
+A value is sent once by its sender; what is unknown stays unknown. Groups: `shared` (concurrent),
+`ordered`, and `polled` (with `PullConsumer`), of two members each, one of them with the blocking
+client, whose threads call the listener, or poll. A reader for each broker reads its oldest messages
+again and again: it tells when old messages can be had. One event loop writes the history, so it
+needs no lock.
 """
 
 from __future__ import annotations
@@ -32,8 +35,10 @@ from saturnmq import (
     Message,
     MessageQueue,
     Producer,
+    PullConsumer,
     PushConsumer,
     SaturnError,
+    SendHandle,
     aio,
 )
 from saturnmq.drills.failover.clients import REBALANCE_S, create_topic, value_of
@@ -44,9 +49,13 @@ from saturnmq.runtime.door import join_address
 
 TOPIC = "drill"
 QUEUES = 4  # on each broker
-GROUPS = {"shared": False, "ordered": True}  # group -> ordered
+POLLED = "polled"
+PUSHED = {"shared": False, "ordered": True}  # group -> ordered
+GROUPS = PUSHED | {POLLED: False}
 FREE, SINGLE, KEYS = 4, 2, 8
 BLOCKING = 2  # senders of each kind that use the blocking client
+BATCH = 3  # messages of those who send several at once
+POLL_MOST, POLL_S = 50, 1.0
 PADDING = 200  # bytes of body
 RATE = 600  # sends a second, all senders together
 SENDER = "sender"  # property
@@ -62,6 +71,8 @@ NOTED_S = 30.0
 Listener = Callable[[Any], Coroutine[Any, Any, ConsumeResult]]
 Send = Callable[..., Awaitable[Any]]
 """Of a message and where it goes; gives the SendResult, or raises the error of the send."""
+SendAll = Callable[..., Awaitable[Sequence[Any]]]
+"""The same of several messages, with a SendResult for each."""
 
 
 class Workload:
@@ -82,9 +93,10 @@ class Workload:
         self._brokers = list(brokers)
         self._chance = random.Random(f"{seed}/load")
         self._padding = padding
-        self._pause = (FREE + SINGLE + KEYS + 4 * BLOCKING + len(brokers)) / rate
+        singles = FREE + SINGLE + KEYS + 4 * BLOCKING + len(brokers)
+        self._pause = (singles + BATCH * (1 + len(brokers))) / rate
         self._ends: list[Callable[[], Awaitable[Any]]] = []  # of the clients
-        self._threads = ThreadPoolExecutor(2 * BLOCKING + 1, "drill-sender")
+        self._threads = ThreadPoolExecutor(2 * BLOCKING + 3, "drill-client")
         self._senders: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -99,9 +111,10 @@ class Workload:
     async def start(self) -> None:
         await self.admin.start()
         await create_topic(self.admin, TOPIC, QUEUES)
-        for group, ordered in GROUPS.items():
+        for group, ordered in PUSHED.items():
             await self._begin_member(group, ordered)
             await self._begin_blocking_member(group, ordered)
+        await self._begin_polls()
         usual = await self._producer("usual", self._nameservers, delivery_timeout=PINNED_PATIENCE_S)
         for index in range(FREE):
             self._begin(usual.send, f"free-{index}")
@@ -159,32 +172,51 @@ class Workload:
                 self._begin(send, f"{kind}-{index}")
                 name = f"{kind}-key-{index}"
                 self._begin(send, name, sharding_key=name)
+        self._begin_batches(partial(self._in_thread, producer.send_batch), "batch-0")
+        for broker in self._brokers:
+            place = MessageQueue(TOPIC, broker, 0)
+            self._begin_batches(partial(_post_batch, producer), f"batch-{broker}", queue=place)
 
     async def _in_thread(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, partial(call, *args, **options))
 
     def _begin(self, send: Send, who: str, **where: Any) -> None:
-        self._senders.append(asyncio.create_task(self._send_all(send, who, where)))
+        async def send_one(messages: list[Message], **where: Any) -> list[Any]:
+            return [await send(messages[0], **where)]
 
-    async def _send_all(self, send: Send, who: str, where: dict[str, Any]) -> None:
+        self._begin_batches(send_one, who, 1, **where)
+
+    def _begin_batches(self, send: SendAll, who: str, size: int = BATCH, **where: Any) -> None:
+        self._senders.append(asyncio.create_task(self._send_all(send, who, size, where)))
+
+    async def _send_all(self, send: SendAll, who: str, size: int, where: dict[str, Any]) -> None:
         chance = random.Random(self._chance.getrandbits(32))
         number = 0
         while not self._stop.is_set():
             await asyncio.sleep(self._pause * chance.uniform(0.5, 1.5))
-            await self._send(send, who, f"{who}-{number}", where)
-            number += 1
+            await self._send(send, who, [f"{who}-{number + n}" for n in range(size)], where)
+            number += size
 
-    async def _send(self, send: Send, who: str, value: str, where: dict[str, Any]) -> None:
-        body = make_body(value, self._padding)
-        message = Message(TOPIC, body, keys=value, properties={SENDER: who})
-        self.history.add("invoke", who, value, note=IN_ORDER if where else "")
+    async def _send(
+        self, send: SendAll, who: str, values: list[str], where: dict[str, Any]
+    ) -> None:
+        messages = []
+        for value in values:
+            body = make_body(value, self._padding)
+            messages.append(Message(TOPIC, body, keys=value, properties={SENDER: who}))
+            self.history.add("invoke", who, value, note=IN_ORDER if where else "")
         try:
-            result = await send(message, **where)
+            results = await send(messages, **where)
         except SaturnError as error:
             kind = "fail" if error.outcome == "rejected" else "unknown"
-            self.history.add(kind, who, value, note=f"{type(error).__name__}: {error}")
+            for value in values:
+                self.history.add(kind, who, value, note=f"{type(error).__name__}: {error}")
             return
+        for value, result in zip(values, results, strict=True):
+            self._answered(who, value, result)
+
+    def _answered(self, who: str, value: str, result: Any) -> None:
         queue = result.queue
         place = {"broker": queue.broker_name, "queue": queue.queue_id}
         if not result.ok:
@@ -244,6 +276,25 @@ class Workload:
 
         consumer = await self._in_thread(start)
         self._ends.append(partial(self._in_thread, consumer.close))
+
+    async def _begin_polls(self) -> None:
+        consumer = aio.PullConsumer(POLLED, self._nameservers, **CONSUMER)
+        consumer.subscribe(TOPIC)
+        await consumer.start()
+        self._ends.append(consumer.close)
+        self._others.append(asyncio.create_task(self._poll(consumer.poll)))
+        blocking = PullConsumer(POLLED, self._nameservers, **CONSUMER)
+        blocking.subscribe(TOPIC)
+        await self._in_thread(blocking.start)
+        self._ends.append(partial(self._in_thread, blocking.close))
+        poll = partial(self._in_thread, blocking.poll)
+        self._others.append(asyncio.create_task(self._poll(poll)))
+
+    async def _poll(self, poll: Callable[..., Awaitable[Any]]) -> None:
+        """Each message is in the history before the next poll commits it."""
+        while True:
+            for message in await poll(POLL_S, POLL_MOST):
+                self._delivered(POLLED, message, again=False)
 
     def _delivered(self, group: str, message: Any, again: bool) -> None:
         value = value_of(message)
@@ -315,10 +366,20 @@ class Workload:
                     )
 
 
+async def _post_batch(producer: Producer, messages: list[Message], **where: Any) -> list[Any]:
+    handles = producer.send_batch_async(messages, **where)
+    await _over(handles[-1])
+    return [handle.result() for handle in handles]
+
+
 async def _post(producer: Producer, message: Message, **where: Any) -> Any:
-    loop = asyncio.get_running_loop()
-    done = asyncio.Event()
     handle = producer.send_async(message, **where)
+    await _over(handle)
+    return handle.result()
+
+
+async def _over(handle: SendHandle) -> None:
+    """Wait until this send is over, with whatever outcome."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
     handle.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
     await done.wait()
-    return handle.result()
