@@ -23,6 +23,7 @@ IDENTITY = re.compile(r"[0-9a-f]{32}")
 T = TypeVar("T")
 
 _WRAPPED = 16  # levels of documents around a value that is kept
+_LONG = 20
 _DIGITS = re.compile(r"-?[0-9]{1,19}")  # a number of 64 bits has no more; int() refuses 4301 digits
 
 
@@ -40,6 +41,10 @@ def integer(
         if default is None:
             raise MalformedFrame(f"field {name!r} is missing: a number is wanted")
         return default
+    if type(value) is str and len(value) < _LONG and value.isascii() and value.isdigit():
+        number = int(value)  # nearly every field of a header: no regular expression for it
+        if least <= number <= most:
+            return number
     return as_integer(value, name, least, most)
 
 

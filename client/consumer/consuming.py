@@ -175,7 +175,9 @@ class Concurrent(Consumption):
             if chunk is None:
                 turn.queued = False
                 continue
-            self._round.append(turn)
+            turn.queued = turn.state.waiting
+            if turn.queued:
+                self._round.append(turn)
             self._start(turn, chunk)
 
     def resume(self) -> None:
