@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.producer import Producer
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
@@ -106,6 +108,7 @@ class FakeCluster:
         self.asked = 0
         self.links = []
         self.watchers = []
+        self.on_loop = None  # of `threaded`
 
     async def start(self):
         for broker in self.brokers.values():
@@ -179,6 +182,21 @@ class FakeCluster:
             ],
         }
         endpoint.send(cmd.reply(body=fastjson.dumps(route)), cmd)
+
+
+@contextmanager
+def threaded(*brokers: str, queues: int = 2) -> Iterator[FakeCluster]:
+    """A cluster in a thread of its own, for clients that block; `on_loop` calls a function there
+    and returns its result."""
+    thread = LoopThread("fake-cluster")
+    cluster = FakeCluster(thread.runtime, brokers, queues=queues)
+    cluster.on_loop = thread.call
+    thread.run(cluster.start())
+    try:
+        yield cluster
+    finally:
+        thread.call(cluster.stop)
+        thread.close()
 
 
 def run_producer(

@@ -48,12 +48,8 @@ def cluster() -> Iterator[Callable[..., Any]]:
 
 @pytest.fixture
 def brokers() -> Iterator[Any]:
-    thread = LoopThread()
-    made = fakes.FakeCluster(thread.runtime, ("a", "b"))
-    thread.run(made.start())
-    yield made
-    thread.call(made.stop)
-    thread.close()
+    with fakes.threaded("a", "b") as made:
+        yield made
 
 
 def bodies(made: Any) -> list[bytes]:

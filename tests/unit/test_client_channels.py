@@ -12,7 +12,6 @@ import pytest
 from saturnmq.client import channels as client_channels
 from saturnmq.client import pool
 from saturnmq.client.channels import Channels, Nameservers, NameserversUnreachable, document
-from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.pool import Pool
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.channel import Channel
@@ -119,13 +118,8 @@ def test_what_nobody_used_for_five_minutes_is_closed_within_a_minute(monkeypatch
 
 @pytest.fixture
 def cluster():
-    thread = LoopThread()
-    cluster = fakes.FakeCluster(thread.runtime, ("a", "b"))
-    thread.run(cluster.start())
-    cluster.thread = thread
-    yield cluster
-    thread.call(cluster.stop)
-    thread.close()
+    with fakes.threaded("a", "b") as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -356,7 +350,7 @@ class TestNameservers:
         assert nameservers.route("T", max_age_s=60.0) is first
         assert nameservers.route("T") is not first
         last = nameservers.route("T")
-        cluster.thread.call(cluster.stop)
+        cluster.on_loop(cluster.stop)
         assert nameservers.route("T") is last
         said = rf"no answer of any nameserver of {cluster.address} .option endpoints.: check that"
         with pytest.raises(NameserversUnreachable, match=said):

@@ -8,7 +8,6 @@ import client_fakes as fakes
 import pytest
 from producer_world import A0, clusters
 from saturnmq.client.blocking import Producer
-from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import direct_send
 from saturnmq.client.producer.direct_send import AT_ONCE
 from saturnmq.client.producer.lanes import Pin
@@ -28,13 +27,8 @@ from saturnmq.runtime.native import NativeRuntime
 
 @pytest.fixture
 def cluster():
-    thread = LoopThread()
-    cluster = fakes.FakeCluster(thread.runtime, ("a", "b"))
-    thread.run(cluster.start())
-    cluster.on_loop = thread.call
-    yield cluster
-    thread.call(cluster.stop)
-    thread.close()
+    with fakes.threaded("a", "b") as cluster:
+        yield cluster
 
 
 def bodies(cluster):

@@ -10,7 +10,6 @@ import types
 import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import Producer as BlockingProducer
-from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.placing import KeyQueues, Placement
 from saturnmq.client.producer.producer import Producer
 from saturnmq.protocol.codes import RequestCode
@@ -340,21 +339,17 @@ def test_a_queue_that_the_caller_names_is_obeyed_or_refused():
 
 
 def test_no_lone_synchronous_send_fails_when_a_topic_shrinks():
-    thread = LoopThread()
-    cluster = fakes.FakeCluster(thread.runtime, ("a",), queues=8)
-    thread.run(cluster.start())
-    try:
-        with BlockingProducer("senders", cluster.address) as producer:
-            for key in (None, *"abcdefgh"):
-                producer.send(Message("T", b"warm"), sharding_key=key)
-            shrinking = thread.call(Shrinking, cluster)
-            thread.call(lambda: shrinking.shrink(2, told=False))
-            for key in (*"abcdefgh", *[None] * 8):
-                assert producer.send(Message("T", b"x"), sharding_key=key).queue.queue_id < 2
-            assert len(producer.queues("T")) == 2
-    finally:
-        thread.call(cluster.stop)
-        thread.close()
+    with (
+        fakes.threaded("a", queues=8) as cluster,
+        BlockingProducer("senders", cluster.address) as producer,
+    ):
+        for key in (None, *"abcdefgh"):
+            producer.send(Message("T", b"warm"), sharding_key=key)
+        shrinking = cluster.on_loop(Shrinking, cluster)
+        cluster.on_loop(lambda: shrinking.shrink(2, told=False))
+        for key in (*"abcdefgh", *[None] * 8):
+            assert producer.send(Message("T", b"x"), sharding_key=key).queue.queue_id < 2
+        assert len(producer.queues("T")) == 2
 
 
 def test_a_key_without_any_queue_to_write_to_is_refused_with_the_reason():

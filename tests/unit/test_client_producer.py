@@ -12,7 +12,6 @@ import client_fakes as fakes
 import pytest
 from client_fakes import run_producer as run
 from saturnmq.client.blocking import Producer as BlockingProducer
-from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.producer import Producer
@@ -512,12 +511,8 @@ def test_both_producers_say_the_same_of_their_options():
 
 @pytest.fixture
 def thread_cluster():
-    thread = LoopThread("fake-cluster")
-    cluster = fakes.FakeCluster(thread.runtime, ("a", "b"))
-    thread.run(cluster.start())
-    yield cluster
-    thread.call(cluster.stop)
-    thread.close()
+    with fakes.threaded("a", "b") as cluster:
+        yield cluster
 
 
 def test_the_synchronous_face(thread_cluster):

@@ -8,7 +8,6 @@ from collections import Counter
 import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import Producer as BlockingProducer
-from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer import accumulator
 from saturnmq.client.producer.producer import Producer
 from saturnmq.protocol.message import Message, MessageQueue
@@ -56,10 +55,7 @@ def test_a_window_of_pipelined_sends_of_a_thread_is_spread_over_the_queues_in_ba
 ):
     # However busy the machine is, no window has a rest in it: its waits for answers are enough.
     monkeypatch.setattr(accumulator, "REST_MS", 60_000)
-    thread = LoopThread("fake-cluster")
-    cluster = fakes.FakeCluster(thread.runtime, ("a", "b"), queues=QUEUES // 2)
-    thread.run(cluster.start())
-    try:
+    with fakes.threaded("a", "b", queues=QUEUES // 2) as cluster:
         # Nor does the producer avoid a broker that this machine held up for a second.
         with BlockingProducer("senders", cluster.address, latency_table=()) as producer:
             even, sent, total = 0, 0, Counter[int]()
@@ -78,9 +74,6 @@ def test_a_window_of_pipelined_sends_of_a_thread_is_spread_over_the_queues_in_ba
                     break
             assert spread, (even, windows, mean)
         assert batches_of(cluster) < sent / 10
-    finally:
-        thread.call(cluster.stop)
-        thread.close()
 
 
 def test_what_waits_behind_many_batches_travels_in_large_ones():

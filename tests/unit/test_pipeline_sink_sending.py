@@ -2,7 +2,6 @@
 
 import client_fakes as fakes
 import pytest
-from saturnmq.client.loop_thread import LoopThread
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message_queue import MessageQueue
@@ -22,14 +21,9 @@ from saturnmq.pipeline.sink_options import parse
 
 @pytest.fixture
 def cluster():
-    thread = LoopThread("fake-cluster")
-    cluster = fakes.FakeCluster(thread.runtime, ("a", "b"))
-    thread.run(cluster.start())
-    cluster.call = thread.call
-    yield cluster
-    producers.close_idle()
-    thread.call(cluster.stop)
-    thread.close()
+    with fakes.threaded("a", "b") as cluster:
+        yield cluster
+        producers.close_idle()
 
 
 def send(address, chunks, *, keyed=False, **options):
@@ -81,7 +75,7 @@ def test_a_refusal_or_a_dead_broker_costs_no_row(cluster):
     cluster.brokers["a"].answer = lambda cmd: (2, "busy") if next(calls) % 2 else None
     chunks = [chunk(b"%03d" % n) for n in range(40)]
     send(cluster.address, chunks[:20])
-    cluster.call(cluster.brokers["b"].stop)
+    cluster.on_loop(cluster.brokers["b"].stop)
     send(cluster.address, chunks[20:])
     assert sorted(set(stored(cluster))) == [b"%03d" % n for n in range(40)]
 

@@ -11,7 +11,6 @@ from typing import Any
 import client_fakes as fakes
 import pytest
 from saturnmq.client.blocking import Producer
-from saturnmq.client.loop_thread import LoopThread
 from saturnmq.client.producer.batch import SendHandle
 from saturnmq.protocol.message import Message
 from saturnmq.runtime.errors import ClientClosed
@@ -19,13 +18,8 @@ from saturnmq.runtime.errors import ClientClosed
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    thread = LoopThread()
-    made: Any = fakes.FakeCluster(thread.runtime, ("a", "b"))
-    thread.run(made.start())
-    made.on_loop = thread.call
-    yield made
-    thread.call(made.stop)
-    thread.close()
+    with fakes.threaded("a", "b") as made:
+        yield made
 
 
 def is_open(producer: Producer, count: int = 2) -> bool:
