@@ -2,9 +2,10 @@
 
 There are two ways; the state of the old master decides between them:
 
-- **Hand-over**: the old master answers. It is fenced, so that its log does not grow any more. When
-  the new master has all of that log and the senders of the old one are answered, the new one is
-  promoted. Nothing is lost; if the new master does not get that far, the old one is promoted again.
+- **Hand-over**: the old master answers. When the new master follows it and is near, the old one is
+  fenced, so that its log does not grow any more. When the new master has all of that log and the
+  senders of the old one are answered, the new one is promoted. Nothing is lost; if the new master
+  does not get that far, the old one is promoted again.
   After the fence the hand-over always runs to its end, even if its caller is interrupted
   (`ClientCore.finish`): otherwise the group would have no master.
 - **Take-over**: the old master does not answer, or does not lead. Every member that can be reached
@@ -258,18 +259,20 @@ class Promoter:
     async def _catch_up(
         self, target: Replica, end: int, behind: int, deadline: float, allowed_s: float
     ) -> None:
-        """Wait until the target is at most `behind` bytes before `end`."""
+        """Wait until the target is at most `behind` bytes before `end`, and would not refuse: it
+        follows its master, and has caught up with it since it started."""
         runtime = self._core.runtime
         while True:
             state = await ask_state(self._core, target.address)
-            if end - state.end <= behind:
+            follows = state.role == "slave" and state.caught_up
+            if follows and end - state.end <= behind:
                 return
             if runtime.monotonic() >= deadline:
                 trouble = f" ({state.trouble})" if state.trouble else ""
+                late = f"{end - state.end} bytes behind" if follows else "not following its master"
                 raise NoPermission(
-                    f"{target.address} is {end - state.end} bytes behind after "
-                    f"{allowed_s:g} s{trouble}: wait until it has caught up, see "
-                    "`saturnmq admin replicas`, or allow more time"
+                    f"{target.address} is {late} after {allowed_s:g} s{trouble}: wait until it has "
+                    "caught up, see `saturnmq admin replicas`, or allow more time"
                 )
             await runtime.sleep(LOOK_S)
 

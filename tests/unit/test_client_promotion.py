@@ -66,6 +66,40 @@ def test_a_slave_that_does_not_catch_up_is_not_promoted_and_the_master_is_left_a
     run(test, ends=(200, 100))
 
 
+def test_a_hand_over_waits_for_a_deposed_node_to_follow_and_catch_up_before_it_fences_the_master():
+    async def test(group, admin):
+        old, new = group.members
+        new.role = "fenced"  # it had all that was confirmed as the master that it was
+        told, asked = new.state, []
+
+        def state():
+            asked.append(list(old.asked))
+            if len(asked) == 5:
+                new.role, new.lacks = "slave", "never caught up"
+            elif len(asked) == 10:
+                new.lacks = ""
+            return told()
+
+        new.state = state
+        result = await admin.promote(GROUP, 1)
+        assert (result.master, result.handed_over) == (new.address, True)
+        assert asked[:10] == [[]] * 10, "the master was left alone until then"
+
+    run(test)
+
+
+@pytest.mark.parametrize(("role", "lacks"), [("fenced", ""), ("slave", "never caught up")])
+def test_a_node_that_does_not_follow_is_not_promoted_and_the_master_is_left_alone(role, lacks):
+    async def test(group, admin):
+        new = group.members[1]
+        new.role, new.lacks = role, lacks
+        with pytest.raises(NoPermission, match=r"not following its master after 0\.2 s"):
+            await admin.promote(GROUP, 1, timeout=0.2)
+        assert group.members[0].asked == []
+
+    run(test)
+
+
 @pytest.mark.parametrize("why", ["stops replicating", "refuses"])
 def test_a_hand_over_that_fails_gives_the_lead_back(why):
     async def test(group, admin):
