@@ -23,8 +23,7 @@ IDENTITY = re.compile(r"[0-9a-f]{32}")
 T = TypeVar("T")
 
 _WRAPPED = 16  # levels of documents around a value that is kept
-_LONG = 20
-_DIGITS = re.compile(r"-?[0-9]{1,19}")  # a number of 64 bits has no more; int() refuses 4301 digits
+_DIGITS_MAX = 19  # a number of 64 bits has no more; int() refuses 4301 digits
 
 
 def integer(
@@ -41,18 +40,16 @@ def integer(
         if default is None:
             raise MalformedFrame(f"field {name!r} is missing: a number is wanted")
         return default
-    if type(value) is str and len(value) < _LONG and value.isascii() and value.isdigit():
-        number = int(value)  # nearly every field of a header: no regular expression for it
-        if least <= number <= most:
-            return number
     return as_integer(value, name, least, most)
 
 
 def as_integer(value: object, what: str, least: int = 0, most: int = INT64_MAX) -> int:
     """`value` as a number within bounds; `what` names it in the error."""
     number = value
-    if isinstance(number, str) and _DIGITS.fullmatch(number):
-        number = int(number)
+    if isinstance(number, str):  # nearly every field of a header: no regular expression for it
+        digits = number.removeprefix("-")
+        if len(digits) <= _DIGITS_MAX and digits.isascii() and digits.isdigit():
+            number = int(number)
     if isinstance(number, int) and not isinstance(number, bool) and least <= number <= most:
         return number
     raise MalformedFrame(f"{what} is {_shown(value)}, not a number from {least} to {most}")

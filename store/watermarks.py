@@ -55,15 +55,13 @@ class Watermarks:
     ) -> None:
         """The log goes from `start` to `end` (after recovery or a truncation); nothing counts as
         confirmed of what has to be dispatched again."""
-        confirmed = min(self.confirmed, dispatched, end)
-        replicated = min(self.replicated, end)
         for name, value in (
             ("start", start),
             ("appended", end),
             ("flushed", min(flushed, end)),
             ("dispatched", min(dispatched, end)),
-            ("confirmed", confirmed),
-            ("replicated", replicated),
+            ("confirmed", min(self.confirmed, dispatched, end)),
+            ("replicated", min(self.replicated, end)),
         ):
             super().__setattr__(name, value)
         self.validate()
