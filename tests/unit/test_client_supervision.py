@@ -19,7 +19,6 @@ from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.runtime.errors import SaturnError, StoreDamaged, TaskFailed
-from saturnmq.runtime.native import NativeRuntime
 from saturnmq.runtime.supervision import Supervisor
 
 NOBODY = "127.0.0.1:1"
@@ -67,22 +66,16 @@ def test_a_synchronous_producer_tells_on_its_own_thread():
         told.append((str(error), threading.current_thread()))
         ready.set()
 
-    async def serve():
-        return await fakes.FakeCluster(NativeRuntime()).start()
-
-    server = blocking.LoopThread()
-    cluster = server.run(serve())
-    try:
-        with blocking.Producer("p", cluster.address, on_error=on_error) as producer:
-            engine = producer.engine
-            engine.call_on_loop(lambda: engine.core.report_error(SaturnError("told")))
-            assert ready.wait(5)
-        ((text, thread),) = told
-        assert text == "told"
-        assert thread is not threading.current_thread()
-    finally:
-        server.call(cluster.stop)
-        server.close()
+    with (
+        fakes.threaded("a") as cluster,
+        blocking.Producer("p", cluster.address, on_error=on_error) as producer,
+    ):
+        engine = producer.engine
+        engine.call_on_loop(lambda: engine.core.report_error(SaturnError("told")))
+        assert ready.wait(5)
+    ((text, thread),) = told
+    assert text == "told"
+    assert thread is not threading.current_thread()
 
 
 class Troubled:

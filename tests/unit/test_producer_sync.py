@@ -23,7 +23,6 @@ from saturnmq.runtime.errors import (
     RequestTimeout,
     TopicNotExist,
 )
-from saturnmq.runtime.native import NativeRuntime
 
 A0, A1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 WAIT_S = 5.0
@@ -32,15 +31,8 @@ WAIT_S = 5.0
 @pytest.fixture
 def cluster() -> Iterator[Any]:
     """Topic T with two queues on broker a."""
-    thread = LoopThread()
-
-    async def boot() -> Any:
-        return await fakes.FakeCluster(NativeRuntime()).start()
-
-    made = thread.run(boot())
-    yield made
-    thread.call(made.stop)
-    thread.close()
+    with fakes.threaded("a") as made:
+        yield made
 
 
 def x() -> Message:
