@@ -28,6 +28,7 @@ from saturnmq.broker.parts import MessagingParts, Parts, ReplicationParts, build
 from saturnmq.broker.replication.elector import Ballot
 from saturnmq.broker.tables.loading import load_role, load_tables
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command_reading import reader_of
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.headers import HEADERS
@@ -35,7 +36,6 @@ from saturnmq.protocol.inner_endpoint import InnerClient, InnerEndpoint
 from saturnmq.protocol.refusals import refusal
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import MASTER_ID, BrokerData, QueueData, TopicRoute
-from saturnmq.protocol.typed_requests import reader_of
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError, SystemBusy, UnsupportedRequest
 from saturnmq.runtime.loop_watch import LoopWatch

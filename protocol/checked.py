@@ -12,6 +12,7 @@ from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import MalformedFrame
 
 from . import fastjson
+from .compiled import compiled
 from .message_queue import MessageQueue
 from .remoting import Body
 
@@ -22,6 +23,7 @@ ENTRIES_MAX = 1_000_000  # of a list or a table; a frame of 16 MiB can hold more
 IDENTITY = re.compile(r"[0-9a-f]{32}")
 T = TypeVar("T")
 
+_kernel: Any = compiled("saturnmq.protocol.number_kernel")
 _WRAPPED = 16  # levels of documents around a value that is kept
 _DIGITS_MAX = 19  # a number of 64 bits has no more; int() refuses 4301 digits
 
@@ -35,6 +37,10 @@ def integer(
     most: int = INT64_MAX,
 ) -> int:
     """The number under `name`; `default` if there is none, null or an empty text."""
+    if _kernel is not None and type(fields) is dict:
+        number: int | None = _kernel.number_in(fields, name)
+        if number is not None and least <= number <= most:
+            return number
     value = fields.get(name)
     if value is None or value == "":
         if default is None:

@@ -44,6 +44,7 @@ from saturnmq.runtime.errors import (
 from saturnmq.runtime.turns import Turns
 
 from .budget import Budget
+from .command_reading import read_answer
 from .kernels import ResponseBuffer
 from .remoting import (
     FLAG_ONEWAY,
@@ -54,7 +55,6 @@ from .remoting import (
     ReadFrame,
     encode_head,
     frame_size,
-    parse_frame,
     parse_start,
 )
 from .signing import UNSIGNED, Signing, ask_signed, unproven
@@ -96,7 +96,7 @@ class Endpoint(asyncio.BufferedProtocol):
         turns: Turns | None = None,
         on_open: Callable[["Endpoint"], None] | None = None,
         budget: Budget | None = None,
-        read_frame: ReadFrame = parse_frame,
+        read_frame: ReadFrame = read_answer,
     ) -> None:
         self._runtime, self._read_frame = runtime, read_frame
         self._handler = handler

@@ -6,8 +6,6 @@ the simulator swap them: a kernel must not change an answer); `COMPILED` shows t
 
 from __future__ import annotations
 
-import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from saturnmq.protocol import batch as _batch
@@ -16,15 +14,11 @@ from saturnmq.protocol import frame_reference as _reference
 from saturnmq.protocol import ids as _ids
 from saturnmq.protocol import message_reference as _sent
 from saturnmq.protocol import received_reference as _received
+from saturnmq.protocol.compiled import compiled
 from saturnmq.protocol.frame import message_size
 from saturnmq.protocol.frame_reference import Run, Scan, ScanStatus
 
-_kernel: Any = None
-if os.environ.get("SATURNMQ_KERNELS") != "python":
-    try:
-        _kernel = importlib.import_module("saturnmq.protocol.frame_kernel")
-    except ImportError:
-        _kernel = None
+_kernel: Any = compiled("saturnmq.protocol.frame_kernel")
 
 COMPILED: bool = _kernel is not None
 

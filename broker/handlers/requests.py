@@ -31,12 +31,12 @@ from saturnmq.broker.replication.mending import Mending
 from saturnmq.broker.timer.recall import RecallService
 from saturnmq.broker.transactions.ends import EndService
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command_reading import header_of
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.header_fields import Header
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import Challenges
-from saturnmq.protocol.typed_requests import header_of
 
 Handler = Callable[[Endpoint, Command], None]
 Typed = Callable[[Endpoint, Command, Any], None]  # takes a request and its header (HEADERS)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from saturnmq.protocol import checked
 from saturnmq.protocol.checked import INT64_MAX, integer
 from saturnmq.runtime.errors import MalformedFrame
 
@@ -84,3 +85,11 @@ def test_a_bound_itself_is_allowed(least: int, size: int) -> None:
     for number in (least, least + size):
         for value in (number, str(number)):
             assert integer({"n": value}, "n", least=least, most=least + size) == number
+
+
+@given(st.text(st.sampled_from("-+0123456789 _.e\u0661\u00b2"), max_size=20))
+@pytest.mark.skipif(checked._kernel is None, reason="no compiled kernel")
+def test_the_kernel_reads_no_text_that_the_reference_refuses(value: str) -> None:
+    number = checked._kernel.number_in({"n": value}, "n")
+    if number is not None:
+        assert checked.as_integer(value, "n", -INT64_MAX) == number

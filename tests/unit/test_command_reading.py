@@ -1,4 +1,4 @@
-"""Requests that are read in one go, against the reference: `parse_frame` and the schema."""
+"""Commands that are read in one go, against the reference: `parse_frame` and the schema."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from saturnmq.protocol import typed_requests
+from saturnmq.protocol import command_reading
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command_reading import TypedRequest, header_of, read_answer, reader_of
 from saturnmq.protocol.header_fields import HeaderField, NumberField
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.remoting import (
     FLAG_ONEWAY,
+    FLAG_RESPONSE,
     Command,
     encode,
     encode_binary,
     parse_frame,
 )
-from saturnmq.protocol.typed_requests import TypedRequest, header_of, reader_of
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
 
 read_frame = reader_of(HEADERS)
 KINDS = {int(code): header for code, header in HEADERS.items()}
-compiled = pytest.mark.skipif(typed_requests._kernel is None, reason="no compiled kernel")
+compiled = pytest.mark.skipif(command_reading._kernel is None, reason="no compiled kernel")
 
 SEND = {
     "a": "senders",
@@ -100,7 +101,10 @@ def outcome(read: Any, frame: bytes) -> tuple[object, ...]:
 
 
 def same(frame: bytes) -> None:
-    assert outcome(read_frame, frame) == outcome(parse_frame, frame)
+    """Both readers see in it what the reference sees."""
+    expected = outcome(parse_frame, frame)
+    assert outcome(read_frame, frame) == expected
+    assert outcome(read_answer, frame) == expected
 
 
 @compiled
@@ -112,6 +116,34 @@ def test_usual_requests_are_read_in_one_go(code: int, ext: dict[str, str], encod
         frame = b"".join(encoded(command))
         assert type(read_frame(memoryview(frame))) is TypedRequest
         same(frame)
+
+
+ANSWERS = [
+    (0, {"MSG_REGION": "here", "msgId": "7F" * 16, "queueId": "3", "queueOffset": "17"}, None),
+    (0, {"nextBeginOffset": "18", "minOffset": "0", "maxOffset": "18"}, "FOUND"),
+    (19, {}, "no new message"),
+    (1, {"what": 'é漢 "quoted"\n', "é": "", "": "x"}, 'system error: "é\\\x00"'),
+]
+
+
+@compiled
+@pytest.mark.parametrize(("code", "ext", "remark"), ANSWERS)
+def test_usual_answers_are_read_in_one_go(code: int, ext: Any, remark: str | None) -> None:
+    for body in (b"", b"body", b"x" * 70_000):
+        command = Command(
+            code, ext, body, opaque=0x7FFFFFFF, flag=FLAG_RESPONSE, language="JAVA", remark=remark
+        )
+        frame = b"".join(encode(command))
+        found = command_reading._kernel.read_answer(memoryview(frame))
+        is_plain = all(name.isascii() for name in ext)
+        assert (type(found) is Command) is is_plain
+        same(frame)
+
+
+def test_fields_of_answers_do_not_mix() -> None:
+    for number in range(10):
+        ext = {f"name-{number}": str(number)}
+        assert read_answer(memoryview(b"".join(encode(Command(0, ext, flag=1))))).ext == ext
 
 
 @pytest.mark.parametrize("encoded", [encode, encode_binary])
@@ -160,7 +192,7 @@ def requests(draw: st.DrawFn) -> Command:
     ext |= draw(st.dictionaries(st.sampled_from(["zone", "é", 'q"', ""]), st.text(max_size=3)))
     command = Command(code, ext, draw(st.binary(max_size=20)))
     command.opaque = draw(st.integers(-(1 << 31), (1 << 31) - 1))
-    command.flag = draw(st.sampled_from([0, 0, 0, 2, 4, 1]))
+    command.flag = draw(st.sampled_from([0, 0, 0, 2, 4, 1, 1, 3]))
     command.version = draw(st.sampled_from([493, 0, -1]))
     command.language = draw(st.sampled_from(["PYTHON", "JAVA", "GO", "RUST"]))
     if draw(st.integers(0, 9)) == 0:
@@ -190,7 +222,21 @@ def test_any_request_is_read_as_the_reference_reads_it(
 
 
 scalars = st.sampled_from(
-    ["0", "-0", "310", "00", "1e2", "1.0", "4294967296", "null", "true", '"310"', '"\\u0041"', "{}"]
+    [
+        "0",
+        "1",
+        "-0",
+        "310",
+        "00",
+        "1e2",
+        "1.0",
+        "4294967296",
+        "null",
+        "true",
+        '"310"',
+        '"\\u0041"',
+        "{}",
+    ]
 )
 names = st.sampled_from(
     [
@@ -237,6 +283,9 @@ fields = st.sampled_from(["b", "topic", "e", "i", "m", "\\u0062", "zone", "g"])
 @example([], [("b", '""'), ("topic", '"y"')], "", True)
 @example([("code", "11")], [("b", '"x"')], "", False)
 @example([], [("b", '"x"'), ("zone", '"é"')], "", True)
+@example([("flag", "1")], [("b", '"x"'), ("b", '"y"')], "", True)
+@example([("flag", "1"), ("remark", '"x"')], [("b", "1")], "", False)
+@example([("flag", "1"), ("remark", "null")], [("b", '""')], "", False)
 def test_any_json_is_read_as_the_reference_reads_it(
     others: list[tuple[str, str]], ext: list[tuple[str, str]], space: str, first: bool
 ) -> None:
@@ -278,10 +327,11 @@ ESCAPES = [
 ]
 
 
+@pytest.mark.parametrize("flag", [0, FLAG_RESPONSE])
 @pytest.mark.parametrize("name", ["b", "i", "zone"])
-def test_every_escape_is_read_as_json_has_it(name: str) -> None:
+def test_every_escape_is_read_as_json_has_it(name: str, flag: int) -> None:
     for escape in ESCAPES:
-        text = f'{{"code":310,"extFields":{{"b":"orders","{name}":"a\\{escape}b"}},"opaque":1}}'
+        text = f'{{"code":310,"extFields":{{"b":"orders","{name}":"a\\{escape}b"}},"flag":{flag}}}'
         same(framed(text.replace('"b":"orders",', "" if name == "b" else '"b":"orders",').encode()))
 
 
@@ -302,8 +352,11 @@ def test_a_header_that_is_too_large_is_refused() -> None:
         same(b"".join(encode(Command(310, {**SEND, "i": "x" * size}))))
 
 
-def test_bytes_that_are_no_utf8_are_left_to_the_reference() -> None:
-    good = json.dumps({"code": 310, "extFields": {"b": "orders", "i": "@", "zone": "#"}})
+@pytest.mark.parametrize("flag", [0, FLAG_RESPONSE])
+def test_bytes_that_are_no_utf8_are_left_to_the_reference(flag: int) -> None:
+    ext = {"b": "orders", "i": "@", "zone": "#"}
+    fields = {"code": 310, "extFields": ext, "flag": flag}
+    good = json.dumps(fields | {"remark": "@"} if flag else fields)
     for mark in (b"@", b"#", b"orders"):
         for wrong in (b"\xff", b"\xc3", b"\xed\xa0\x80", "漢".encode()):
             same(framed(good.replace(" ", "").encode().replace(mark, wrong)))

@@ -1,28 +1,23 @@
-"""Requests that are read in one go: from the bytes of a frame to the command and its typed header.
+"""Commands that are read in one go from the bytes of a frame: a request to its typed header, an
+answer to its fields as texts.
 
-A server reads so the frames of its connections. The rules are those of `remoting.parse_frame` and
-of the schema (`header_fields.py`), which read everything where no kernel is compiled.
-`request_kernel.pyx` reads the requests that clients usually send, and leaves all others to them; so
-there is a header here only if every field of it is within its bounds.
+A server reads so the frames of its connections, a client the answers. The rules are those of
+`remoting.parse_frame` and of the schema (`header_fields.py`), which read everything where no kernel
+is compiled. `command_kernel.pyx` reads what clients and brokers usually send, and leaves all else
+to them; so there is a header here only if every field of it is within its bounds.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .codes import RequestCode
+from .compiled import compiled
 from .header_fields import Header
 from .remoting import Command, ReadFrame, parse_frame, parse_start
 
-_kernel: Any = None
-if os.environ.get("SATURNMQ_KERNELS") != "python":
-    try:
-        _kernel = importlib.import_module("saturnmq.protocol.request_kernel")
-    except ImportError:
-        _kernel = None
+_kernel: Any = compiled("saturnmq.protocol.command_kernel")
 
 
 class TypedRequest(Command):
@@ -60,10 +55,18 @@ def reader_of(headers: Mapping[RequestCode, type[Header]]) -> ReadFrame:
     request code."""
     if _kernel is None:
         return parse_frame
-    read = _kernel.Reader(headers, TypedRequest).read
+    return _first(_kernel.Reader(headers, TypedRequest).read)
+
+
+def _first(read: Callable[[memoryview], Command | None]) -> ReadFrame:
+    """A function that asks `read` first, and then the reference."""
 
     def read_frame(frame: memoryview) -> Command:
-        found: Command | None = read(frame)
+        found = read(frame)
         return parse_frame(frame) if found is None else found
 
     return read_frame
+
+
+read_answer: ReadFrame = parse_frame if _kernel is None else _first(_kernel.read_answer)
+"""Reads a whole frame, as `parse_frame` does: for those who get answers, next to nothing else."""

@@ -1,16 +1,19 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, embedsignature=True
-"""From the bytes of a frame to a request with its typed header, in one call.
+"""From the bytes of a frame to a command in one call: a request with its typed header, an answer
+with its fields as texts.
 
-The reference is `remoting.parse_frame` followed by `Header.decode`; `typed_requests.py` chooses.
-This reader takes a request as clients write it, in either encoding, and no other: for everything
-unusual (an unknown field of the command, numbers among texts, a name that comes twice, a value
-outside of its bounds, a damaged frame) it returns None, and the reference decides. So no answer to
-a bad request is made here. The bounds are those of the schema: `Fields` copies them from it.
+The reference is `remoting.parse_frame`, and for a request `Header.decode` behind it;
+`command_reading.py` chooses. The readers take what clients and brokers usually write, requests in
+either encoding, and nothing else: for everything unusual (an unknown field of the command, numbers
+among texts, a request's name that comes twice or value outside of its bounds, a damaged frame) they
+return None, and the reference decides. So no answer to a bad request is made here. The bounds are
+those of the schema: `Fields` copies them from it.
 
 Memory: every length is checked against what is left before it is used. Nothing is kept of the
 frame but a copy of its header.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint32_t
@@ -26,6 +29,7 @@ from saturnmq.protocol.header_fields import (
     TextField,
 )
 from saturnmq.protocol.remoting import FLAG_RESPONSE, LANGUAGES, MAX_FIELDS, MAX_HEADER
+from saturnmq.protocol.remoting import Command as Answer
 
 cdef enum:
     FIELDS_MOST = 32
@@ -45,6 +49,7 @@ cdef enum Part:  # of a command, by its name in JSON
     OPAQUE = 16
     VERSION = 32
     ENCODING = 64
+    REMARK = 128
 
 cdef Py_ssize_t HEADER_MOST = MAX_HEADER
 cdef Py_ssize_t NAMES_MOST = MAX_FIELDS
@@ -67,11 +72,20 @@ cdef struct Field:
 cdef struct Command:
     int64_t code, flag, opaque, version
     uint32_t language  # its number; those of unknown ones are higher
+    Text remark
     Text values[FIELDS_MOST]
     uint32_t found, found_long  # bits by field
 
 
-cdef class Fields:
+cdef class Taker:
+    """Takes the fields of a header, one after the other."""
+
+    cdef int take(self, Command *command, const Text *name, const Text *value) except -1:
+        """Note the value of a field; 0 if the reference has to read it."""
+        return 0
+
+
+cdef class Fields(Taker):
     """A kind of header: its fields as the schema has them."""
 
     cdef object header
@@ -110,8 +124,7 @@ cdef class Fields:
             self.defaults.append(given.default)
             self.count += 1
 
-    cdef bint take(self, Command *command, const Text *name, const Text *value) noexcept:
-        """Note the value of a field; False if the reference has to read it."""
+    cdef int take(self, Command *command, const Text *name, const Text *value) except -1:
         cdef Py_ssize_t at
         cdef const Field *field
         cdef uint32_t bit
@@ -124,10 +137,10 @@ cdef class Fields:
                 continue
             bit = <uint32_t>1 << at
             if command.found & bit:
-                return False
+                return 0
             command.found |= bit
             command.values[at] = value[0]
-            return True
+            return 1
         return value.ascii  # nobody reads it; other bytes may be no UTF-8
 
     cdef object made(self, Command *command):
@@ -165,6 +178,24 @@ cdef class Fields:
                 return None
             setattr(found, self.attributes[at], taken)
         return found
+
+
+@cython.freelist(4)
+cdef class Texts(Taker):
+    """The fields of one answer, whatever they are."""
+
+    cdef dict found
+
+    def __cinit__(self):
+        self.found = {}
+
+    cdef int take(self, Command *command, const Text *name, const Text *value) except -1:
+        cdef object key, taken
+        key, taken = as_text(name), as_text(value)
+        if key is None or taken is None:
+            return 0
+        self.found[key] = taken
+        return 1
 
 
 cdef uint32_t get32(const uint8_t *p) noexcept:
@@ -214,7 +245,7 @@ cdef class Reader:
         found.flag = command.flag
         found.opaque = command.opaque
         found.version = command.version
-        found.language = KNOWN[command.language] if command.language < <uint32_t>len(KNOWN) else None
+        found.language = language_name(command.language)
         found.remark = None
         found.more = ()
         found.body = frame[head:]
@@ -225,62 +256,11 @@ cdef class Reader:
     cdef Fields parsed(self, const uint8_t *frame, Py_ssize_t head, Command *command):
         """The parts of the command and of its header, whose kind is the result; None: it needs the
         reference."""
-        command.found = 0
         if frame[4] == 0:
-            return self.json(frame + 8, frame + head, command)
+            return json_head(frame + 8, frame + head, command, self.plans, None)
         if frame[4] == 1:
             return self.binary(frame + 8, frame + head, command)
         return None
-
-    cdef Fields json(self, const uint8_t *p, const uint8_t *end, Command *command):
-        cdef Text name, value
-        cdef Fields fields = None
-        cdef int seen = 0, part
-        command.flag = command.opaque = command.version = 0
-        command.language = UNNAMED
-        if p >= end or p[0] != c"{":
-            return None
-        while True:
-            p = text_at(p + 1, end, &name)
-            if p is NULL or p >= end or p[0] != c":":
-                return None
-            p += 1
-            part = part_of(&name)
-            if part == 0 or seen & part:
-                return None
-            seen |= part
-            if part == CODE:
-                p = number_at(p, end, &command.code)
-                if p is NULL:
-                    return None
-                fields = self.plans.get(command.code)
-                if fields is None:
-                    return None
-            elif part == FLAGS:
-                p = number_at(p, end, &command.flag)
-            elif part == OPAQUE:
-                p = number_at(p, end, &command.opaque)
-            elif part == VERSION:
-                p = number_at(p, end, &command.version)
-            elif part == EXT:
-                if fields is None:
-                    return None
-                p = ext_at(p, end, fields, command)
-            else:
-                p = text_at(p, end, &value)
-                if p is NULL or not value.ascii or value.escaped:
-                    return None
-                if part == LANGUAGE:
-                    command.language = language_of(&value)
-            if p is NULL or p >= end:
-                return None
-            if p[0] == c"}":
-                break
-            if p[0] != c",":
-                return None
-        if p + 1 != end or fields is None or command.flag & RESPONSE:
-            return None
-        return fields
 
     cdef Fields binary(self, const uint8_t *p, const uint8_t *end, Command *command):
         cdef Text name, value
@@ -289,6 +269,7 @@ cdef class Reader:
         cdef uint32_t size
         if end - p < 21:
             return None
+        command.found = 0
         command.code = <int64_t><short>(<int>p[0] << 8 | p[1])
         command.language = p[2]  # a negative one is unknown, too
         command.version = <short>(<int>p[3] << 8 | p[4])
@@ -328,6 +309,106 @@ cdef class Reader:
         return fields
 
 
+def read_answer(frame):
+    """The answer in a whole frame, its body a slice of it; None: the reference has to read it."""
+    cdef Py_buffer buffer
+    cdef Command command
+    cdef Texts texts = Texts.__new__(Texts)
+    cdef const uint8_t *start
+    cdef Py_ssize_t head
+    PyObject_GetBuffer(frame, &buffer, PyBUF_SIMPLE)
+    try:
+        start = <const uint8_t *>buffer.buf
+        head = head_size(start, buffer.len)
+        if head == 0 or start[4] != 0:
+            return None
+        if json_head(start + 8, start + head, &command, None, texts) is None:
+            return None
+        remark = None
+        if command.remark.at is not NULL:
+            remark = as_text(&command.remark)
+            if remark is None:
+                return None
+    finally:
+        PyBuffer_Release(&buffer)
+    found = Answer.__new__(Answer)
+    found.code = command.code
+    found.flag = command.flag
+    found.opaque = command.opaque
+    found.version = command.version
+    found.language = language_name(command.language)
+    found.remark = remark
+    found.more = ()
+    found.body = frame[head:]
+    found.ext = texts.found
+    return found
+
+
+cdef object language_name(uint32_t number):
+    return KNOWN[number] if number < <uint32_t>len(KNOWN) else None
+
+
+cdef Taker json_head(const uint8_t *p, const uint8_t *end, Command *command, dict plans,
+                     Texts answer):
+    """Read a command in JSON: a request, whose kind of header its code chooses among `plans`, or an
+    answer, into `answer`. The taker of its fields; None: it needs the reference."""
+    cdef Text name, value
+    cdef Taker fields = answer
+    cdef int seen = 0, part
+    command.flag = command.opaque = command.version = command.code = 0
+    command.language = UNNAMED
+    command.found = 0
+    command.remark.at = NULL
+    if p >= end or p[0] != c"{":
+        return None
+    while True:
+        p = text_at(p + 1, end, &name)
+        if p is NULL or p >= end or p[0] != c":":
+            return None
+        p += 1
+        part = part_of(&name)
+        if part == 0 or seen & part:
+            return None
+        seen |= part
+        if part == CODE:
+            p = number_at(p, end, &command.code)
+            if p is NULL:
+                return None
+            if answer is None:
+                fields = plans.get(command.code)
+                if fields is None:
+                    return None
+        elif part == FLAGS:
+            p = number_at(p, end, &command.flag)
+        elif part == OPAQUE:
+            p = number_at(p, end, &command.opaque)
+        elif part == VERSION:
+            p = number_at(p, end, &command.version)
+        elif part == EXT:
+            if fields is None:
+                return None
+            p = ext_at(p, end, fields, command)
+        elif part == REMARK:
+            if answer is None:
+                return None
+            p = text_at(p, end, &command.remark)
+        else:
+            p = text_at(p, end, &value)
+            if p is NULL or not value.ascii or value.escaped:
+                return None
+            if part == LANGUAGE:
+                command.language = language_of(&value)
+        if p is NULL or p >= end:
+            return None
+        if p[0] == c"}":
+            break
+        if p[0] != c",":
+            return None
+    if p + 1 != end or fields is None or (command.flag & RESPONSE != 0) != (answer is not None):
+        return None
+    return fields
+
+
 cdef int part_of(const Text *name) noexcept:
     """The part of a command that this name stands for, or 0."""
     if is_text(name, b"code", 4):
@@ -344,11 +425,13 @@ cdef int part_of(const Text *name) noexcept:
         return EXT
     if is_text(name, b"serializeTypeCurrentRPC", 23):
         return ENCODING
+    if is_text(name, b"remark", 6):
+        return REMARK
     return 0
 
 
-cdef const uint8_t *ext_at(const uint8_t *p, const uint8_t *end, Fields fields,
-                           Command *command) noexcept:
+cdef const uint8_t *ext_at(const uint8_t *p, const uint8_t *end, Taker fields,
+                           Command *command) except? NULL:
     """Read the fields of a header; as `text_at`."""
     cdef Text name, value
     cdef Py_ssize_t names = 0
