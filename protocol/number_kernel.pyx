@@ -7,7 +7,7 @@ from libc.stdint cimport int64_t, uint8_t
 from saturnmq.protocol.json_text cimport Text, as_number
 
 
-def number_in(dict fields, str name):
+def number_in(dict fields, name):
     """The number that the text under `name` says, with at most 18 digits; None for anything else,
     which the reference has to read."""
     cdef object value = fields.get(name)

@@ -13,7 +13,7 @@ given until they are sent, so the caller must not change those bytes afterwards.
 import asyncio
 import errno
 import random as _random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
 
@@ -76,8 +76,9 @@ class Alarm(Protocol):
 class Workers(Protocol):
     """Threads that belong to one owner: a hanging call holds up only its owner."""
 
-    def run(self, function: Callable[..., T], *args: Any) -> Awaitable[T]:
-        """Run a blocking call in one of the threads; await it on the loop for the result."""
+    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """Give a blocking call to one of the threads; await it on the loop for the result. All that
+        goes wrong is in the result."""
         ...
 
     def close(self) -> None:

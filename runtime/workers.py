@@ -53,15 +53,18 @@ class NativeWorkers:
         self._closed = False
 
     def run(self, function: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+        """The call begins at once if a thread is free. All that goes wrong is in the future."""
         future: asyncio.Future[T] = self._loop.create_future()
         job = _Job(future, function, args)
         if self._idle:
             self._idle.pop().give(job)
-        elif self._started == self._most or not self._start(job):
+        elif self._started == self._most:
             self._backlog.append(job)
+        else:
+            self._start(job)
         return future
 
-    def _start(self, job: _Job) -> bool:
+    def _start(self, job: _Job) -> None:
         name = f"{self._name}-{self._started + 1}"
         # A daemon: a listener that hangs must not keep the interpreter from ending.
         thread = Thread(target=self._work, args=(_Worker(job),), name=name, daemon=True)
@@ -69,11 +72,12 @@ class NativeWorkers:
             thread.start()
         except RuntimeError as error:  # the system gives no more threads
             if not self._started:
-                raise
+                job.future.set_exception(error)
+                return
             log.warning("%s: %d threads have to do: %s", self._name, self._started, error)
-            return False
+            self._backlog.append(job)
+            return
         self._started += 1
-        return True
 
     def _work(self, worker: _Worker) -> None:
         while (job := worker.job) is not None:

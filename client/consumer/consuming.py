@@ -20,12 +20,13 @@ from functools import partial
 from typing import Any
 
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
-from saturnmq.client.consumer.listening import Caller
+from saturnmq.client.consumer.listening import Begun, Caller
 from saturnmq.client.consumer.process_queue import MessageRun, ProcessQueue
 from saturnmq.client.consumer.results import DEAD_LETTER, Retry
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.runtime.door import Handle
 from saturnmq.runtime.errors import ListenerError, ListenerStuck
 
 log = logging.getLogger(__name__)
@@ -202,12 +203,44 @@ class Concurrent(Consumption):
 
     def _start(self, held: AssignedQueue, chunk: MessageRun) -> None:
         self._began(held, chunk)
-        self._core.tasks.once(partial(self._consume, held, chunk), name="listener run")
-
-    async def _consume(self, held: AssignedQueue, chunk: MessageRun) -> None:
+        begun = self._caller.begin(chunk)
         stall = self._runtime.call_later(STALL_S, self._stalls, held, chunk)
+        if begun is None:
+            self._run_in_task(held, chunk, stall)
+        else:
+            begun.add_done_callback(partial(self._returned, held, chunk, stall))
+
+    def _run_in_task(
+        self, held: AssignedQueue, chunk: MessageRun, stall: Handle, begun: Begun | None = None
+    ) -> None:
+        work = partial(self._consume, held, chunk, stall, begun)
+        self._core.tasks.once(work, name="listener run")
+
+    def _returned(
+        self, held: AssignedQueue, chunk: MessageRun, stall: Handle, begun: Begun
+    ) -> None:
+        """A thread has ended a run. Where all is done no task is needed for it."""
+        if begun.cancelled():  # the loop ends
+            return
+        if begun.exception() is not None or not self._is_done(chunk):
+            self._run_in_task(held, chunk, stall, begun)
+            return
+        self._caller.note(chunk, begun.result())
+        held.state.last_consume = self._runtime.monotonic()
+        held.state.finish(chunk)
+        self._over(chunk, stall)
+        self._go_on(held)
+
+    def _is_done(self, chunk: MessageRun) -> bool:
+        """Whether an attempt that ended leaves nothing to do, to send or to report."""
+        all_handled = chunk.handled == len(chunk.messages)
+        return all_handled and not (chunk.failed or chunk.given_up)
+
+    async def _consume(
+        self, held: AssignedQueue, chunk: MessageRun, stall: Handle, begun: Begun | None
+    ) -> None:
         try:
-            await self._caller.run(chunk)
+            await self._caller.run(chunk, begun=begun)
             chunk.begun = -1.0
             if not chunk.given_up:
                 await self._settle(held, chunk)
@@ -216,9 +249,15 @@ class Concurrent(Consumption):
             if not isinstance(error, Exception):
                 raise
         finally:
-            stall.cancel()
-            self._long.discard(chunk)
-            self._ended(chunk)
+            self._over(chunk, stall)
+        self._go_on(held)
+
+    def _over(self, chunk: MessageRun, stall: Handle) -> None:
+        stall.cancel()
+        self._long.discard(chunk)
+        self._ended(chunk)
+
+    def _go_on(self, held: AssignedQueue) -> None:
         held.space.set()
         self.arrived(held)
 

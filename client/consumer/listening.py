@@ -56,6 +56,7 @@ Listener = Callable[[list[ReceivedMessage]], Verdict | Awaitable[Verdict]]
 OneListener = Callable[[ReceivedMessage], Verdict | Awaitable[Verdict]]
 Listeners = tuple[Listener | None, OneListener | None]
 Around = Callable[[Listeners], Listeners]
+Begun = asyncio.Future[float]  # of a run in a thread: the seconds that it took
 ErrorReport = Callable[[ListenerError], None]
 
 
@@ -147,31 +148,50 @@ class Caller:
             self._workers.close()
             self._workers = None
 
+    def begin(
+        self,
+        chunk: MessageRun,
+        go_on: Callable[[], bool] | None = None,
+        *,
+        stop_at_failure: bool = False,
+    ) -> Begun | None:
+        """Give `chunk` to a thread, without a task; None: the listener is async, `run` calls it."""
+        if self._is_async:
+            return None
+        if self._workers is None:
+            self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
+        each = self._each if self._one is not None else self._slices
+        return self._workers.run(partial(each, chunk, go_on, stop_at_failure=stop_at_failure))
+
     async def run(
         self,
         chunk: MessageRun,
         go_on: Callable[[], bool] | None = None,
         *,
         stop_at_failure: bool = False,
+        begun: Begun | None = None,
     ) -> None:
-        """One attempt at `chunk`; the chunk records how far it came.
+        """One attempt at `chunk`, which `begin` may have `begun`; the chunk records how far it
+        came.
 
         The attempt ends early when the chunk is ended or when `go_on`, asked before every slice,
         returns False. With `stop_at_failure` the first failed slice ends it and does not count as
         handled.
         """
         try:
-            if self._is_async:
+            if begun is None:
+                begun = self.begin(chunk, go_on, stop_at_failure=stop_at_failure)
+            if begun is None:
                 took = await self._run_async(chunk, go_on, stop_at_failure=stop_at_failure)
             else:
-                if self._workers is None:
-                    self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
-                each = self._each if self._one is not None else self._slices
-                work = partial(each, chunk, go_on, stop_at_failure=stop_at_failure)
-                took = await self._workers.run(work)
+                took = await begun
         finally:
             for kind, fault in chunk.faults.items():
                 self._report(kind, fault)
+        self.note(chunk, took)
+
+    def note(self, chunk: MessageRun, took: float) -> None:
+        """An attempt at `chunk` is over after so many seconds."""
         if chunk.handled:
             self._handled = 0.7 * self._handled + chunk.handled
             self._took = 0.7 * self._took + max(took, 1e-9)

@@ -137,6 +137,9 @@ class PopConsumption(Concurrent):
         held.state.finish(chunk)
         held.space.set()
 
+    def _is_done(self, chunk: MessageRun) -> bool:
+        return False  # there is always something to acknowledge or to put off
+
     async def _settle(self, held: AssignedQueue, chunk: MessageRun) -> None:
         """Acknowledge the consumed messages and put the failed ones off. Those that were not
         reached come again when their time is over."""

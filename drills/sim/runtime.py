@@ -54,8 +54,8 @@ class SimWorkers:
     def __init__(self, runtime: SimRuntime) -> None:
         self._runtime = runtime
 
-    async def run(self, function: Callable[..., T], *args: Any) -> T:
-        return await self._runtime.run_blocking(function, *args)
+    def run(self, function: Callable[..., T], *args: Any) -> asyncio.Task[T]:
+        return self._runtime.begin(self._runtime.run_blocking(function, *args))
 
     def close(self) -> None: ...
 
@@ -119,10 +119,14 @@ class SimRuntime:
 
     async def run(self, coro: Coroutine[Any, Any, T]) -> T:
         """Run `coro` in this process; return its result or raise its exception."""
+        return await self.begin(coro)
+
+    def begin(self, coro: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start `coro` in this process; its failure is that of whoever awaits the task."""
         task = self.loop.create_task(coro, context=self._context.copy())
         self._tasks[task] = "run"
         task.add_done_callback(self._tasks.pop)
-        return await task
+        return task
 
     def _reap(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(task, None)

@@ -56,6 +56,12 @@ FOUND_AT = {
     "reset-unheard": 2,
     "reset-told-once": 20,
     "reset-undone-by-a-commit": 4,
+    "fencing-ignored": 7,
+    "group-seen-in-parts": 2,
+    "handed-over-at-once": 2,
+    "locks-for-everybody": 10,
+    "seek-unheard": 2,
+    "ending-counts-alone": 17,
     "letter-without-copies": 32,
 }
 

@@ -61,6 +61,11 @@ def test_anything_else_is_an_error_that_names_the_field_and_the_bounds(value: An
         integer({"n": value}, "n")
 
 
+def test_a_table_of_fastjson_has_numbers_as_keys() -> None:
+    fields: Any = {3: "7"}
+    assert [integer(fields, name, 0) for name in (3, 4)] == [7, 0]
+
+
 def test_a_number_that_is_missing_and_wanted_is_an_error() -> None:
     for fields in ({}, {"n": None}, {"n": ""}):
         with pytest.raises(MalformedFrame, match="field 'n' is missing"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection
 from itertools import pairwise
@@ -201,7 +202,10 @@ class Stalling(SimRuntime):
     def workers(self, threads: int, *, name: str) -> Any:
         return self
 
-    async def run(self, function: Any, *args: Any) -> Any:
+    def run(self, function: Any, *args: Any) -> Any:
+        return self.begin(self._call(function, *args))
+
+    async def _call(self, function: Any, *args: Any) -> Any:
         self.begun.append(self.monotonic())
         result = function(*args)
         await self.sleep(self.takes_s(len(self.begun)))
@@ -231,6 +235,24 @@ def test_a_fast_listener_that_stalls_gets_the_other_threads_a_tenth_of_a_second_
             else:
                 assert min(gaps) > 0.9 * takes_s, "a fast one has one thread"
             await asyncio.sleep(40.0)
+
+    world.run(main)
+
+
+def test_a_long_run_that_is_over_leaves_no_room_for_another_one() -> None:
+    world = backlog(1, queues=4)
+    runtime = Stalling(world, lambda n: 0.15 if n == 5 else 0.05 if n > 5 else 0.0)
+
+    async def main() -> None:
+        async with consumer(world, WorldCore(world, runtime=runtime), listener_one=lambda _: None):
+            await world.until(lambda: len(world.offsets) == 4)
+            world.send(0, b"long")
+            await asyncio.sleep(1.0)
+            for queue in range(4):
+                world.send(queue, b"again")
+            await world.until(lambda: len(runtime.begun) == 9)
+            gaps = [later - one for one, later in pairwise(runtime.begun[5:])]
+            assert min(gaps) > 0.045, "a fast one has one thread"
 
     world.run(main)
 
@@ -276,6 +298,128 @@ def test_a_call_that_hangs_slows_down_nothing_but_itself() -> None:
     world.run(main)
 
 
+class Counting(SimRuntime):
+    """Notes the names of the tasks that begin."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.loop, SimNetwork(world.loop, 8), 8, "counting")
+        self.spawned: list[str | None] = []
+
+    def spawn(self, coro: Any, *, name: str | None = None) -> asyncio.Task[Any]:
+        self.spawned.append(name)
+        return super().spawn(coro, name=name)
+
+
+def test_a_run_takes_a_task_only_where_it_leaves_something_to_do() -> None:
+    world = backlog(4)
+    runtime = Counting(world)
+    listener = Failing(world, {2: 1})
+
+    async def main() -> None:
+        async with consumer(world, WorldCore(world, runtime=runtime), listener_one=listener):
+            await world.until(lambda: world.offsets.get(Q0) == 4)
+        assert (sorted(listener.offsets()), len(world.backs)) == ([0, 1, 2, 3], 1)
+        assert runtime.spawned.count("listener run") == 1
+
+    world.run(main)
+
+
+def test_what_an_ended_run_has_not_reached_is_not_taken_for_done() -> None:
+    """The queue goes to another member while the thread wakes."""
+    world = backlog(3)
+    called: list[Any] = []
+    runtime = SimRuntime(
+        world.loop, SimNetwork(world.loop, 8), 8, "slow", blocking_latency_s=(0.05, 0.05)
+    )
+
+    async def main() -> None:
+        async with consumer(world, WorldCore(world, runtime=runtime), listener_one=called.append):
+            await world.until(lambda: world.pulls != [])
+            await asyncio.sleep(0.02)
+        assert (called, world.offsets.get(Q0, 0)) == ([], 0)
+
+    world.run(main)
+
+
+class Hanging(SimRuntime):
+    """A run of the listener is a real thread, which simulated time does not wait for; the loop
+    hears of its end when `free` is called."""
+
+    def workers(self, threads: int, *, name: str) -> Any:
+        return self
+
+    def run(self, function: Any, *args: Any) -> Any:
+        self.future = self.create_future()
+        self.thread = threading.Thread(target=function, args=args)
+        self.thread.start()
+        return self.future
+
+    def free(self, let_go: threading.Event) -> None:
+        let_go.set()
+        self.thread.join(10.0)
+        self.future.set_result(0.001)
+
+    def close(self) -> None: ...
+
+
+def test_what_was_given_up_goes_back_although_its_call_returns_meanwhile() -> None:
+    """Another member may have it already."""
+    world, let_go = backlog(1), threading.Event()
+    runtime = Hanging(world.loop, SimNetwork(world.loop, 8), 8, "hanging")
+    got: list[int] = []
+
+    def listen(message: ReceivedMessage) -> None:
+        assert let_go.wait(10.0)
+        got.append(message.queue_offset)
+
+    async def main() -> None:
+        world.refuse_backs = 3
+        core = WorldCore(world, runtime=runtime)
+        async with consumer(world, core, listener_one=listen, consume_timeout_s=60.0):
+            await world.until(lambda: world.refuse_backs == 2, 100.0)
+            runtime.free(let_go)
+            await world.until(lambda: world.offsets.get(Q0) == 1, 100.0)
+        assert (got, world.refuse_backs, len(world.backs)) == ([0], 0, 1)
+
+    world.run(main)
+
+
+class Breaking(SimRuntime):
+    """Its first thread breaks when the listener has had everything."""
+
+    def workers(self, threads: int, *, name: str) -> Any:
+        self.runs = 0
+        return self
+
+    def run(self, function: Any, *args: Any) -> Any:
+        return self.begin(self._call(function, *args))
+
+    async def _call(self, function: Any, *args: Any) -> Any:
+        self.runs += 1
+        took = function(*args)
+        if self.runs == 1:
+            raise MemoryError("no room for the result")
+        return took
+
+    def close(self) -> None: ...
+
+
+def test_a_thread_that_breaks_is_told_and_what_its_listener_has_done_is_done() -> None:
+    world = backlog(1)
+    got: list[Any] = []
+    told: list[Any] = []
+    runtime = Breaking(world.loop, SimNetwork(world.loop, 8), 8, "breaking")
+
+    async def main() -> None:
+        options: Any = {"listener_one": got.append, "on_error": told.append}
+        async with consumer(world, WorldCore(world, runtime=runtime), **options):
+            await world.until(lambda: world.offsets.get(Q0) == 1)
+        assert [str(error.__cause__) for error in told] == ["no room for the result"]
+        assert (len(got), world.backs) == (1, [])
+
+    world.run(main)
+
+
 class Unstartable(SimRuntime):
     """Its first thread cannot be started."""
 
@@ -283,7 +427,10 @@ class Unstartable(SimRuntime):
         self.tries = 0
         return self
 
-    async def run(self, function: Any, *args: Any) -> Any:
+    def run(self, function: Any, *args: Any) -> Any:
+        return self.begin(self._call(function, *args))
+
+    async def _call(self, function: Any, *args: Any) -> Any:
         self.tries += 1
         if self.tries == 1:
             raise RuntimeError("can't start new thread")

@@ -31,6 +31,7 @@ class Reader:
         verdict: Callable[[ReceivedMessage], Verdict] = lambda _: None,
         name: str = "reader",
         takes_s: float = 0.0,
+        in_thread: bool = False,
         **options: Any,
     ) -> None:
         self._world, self._verdict, self._takes_s = world, verdict, takes_s
@@ -41,18 +42,22 @@ class Reader:
             "G",
             [nameserver],
             runtime=world.node(name),
-            listener_one=self._take,
+            listener_one=self._take_in_thread if in_thread else self._take,
             from_beginning=True,
             on_error=self.errors.append,
             **options,
         )
         self.consumer.subscribe("T")
 
-    async def _take(self, message: ReceivedMessage) -> Verdict:
+    def _take_in_thread(self, message: ReceivedMessage) -> Verdict:
         self.got.append(message.body)
         self.at.append(self._world.loop.time())
-        await asyncio.sleep(self._takes_s)
         return self._verdict(message)
+
+    async def _take(self, message: ReceivedMessage) -> Verdict:
+        verdict = self._take_in_thread(message)
+        await asyncio.sleep(self._takes_s)
+        return verdict
 
 
 class Cluster:
@@ -99,10 +104,13 @@ async def clustered(world: World, *, pops: bool = True) -> Cluster:
     return await Cluster(world).start(pops=pops)
 
 
-def test_a_consumer_of_a_group_that_pops_pops_and_the_broker_keeps_its_place() -> None:
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_consumer_of_a_group_that_pops_pops_and_the_broker_keeps_its_place(
+    in_thread: bool,
+) -> None:
     async def body(world: World) -> None:
         cluster = await clustered(world)
-        reader = await cluster.reading()
+        reader = await cluster.reading(in_thread=in_thread)
         await world.until(lambda: len(reader.got) == 1)
         await cluster.send(*(f"{n}" for n in range(100)))
         await world.until(lambda: len(reader.got) == 101)
@@ -164,6 +172,7 @@ def test_all_members_share_what_is_popped() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize(
     ("verdict", "waits"),
     [
@@ -172,11 +181,11 @@ def test_all_members_share_what_is_popped() -> None:
     ],
 )
 def test_a_failed_message_comes_again_after_its_wait(
-    verdict: ConsumeResult | Retry, waits: list[int]
+    verdict: ConsumeResult | Retry, waits: list[int], in_thread: bool
 ) -> None:
     async def body(world: World) -> None:
         cluster = await clustered(world)
-        reader = await cluster.reading(verdict=lambda _: verdict)
+        reader = await cluster.reading(verdict=lambda _: verdict, in_thread=in_thread)
         await world.until(lambda: len(reader.got) == len(waits) + 1, sum(waits) + 60, every=0.1)
         found = [after - before for before, after in zip(reader.at, reader.at[1:], strict=False)]
         for wait, took in zip(waits, found, strict=True):
@@ -186,6 +195,7 @@ def test_a_failed_message_comes_again_after_its_wait(
     run(body)
 
 
+@pytest.mark.parametrize("in_thread", [False, True])
 @pytest.mark.parametrize(
     ("verdict", "options", "deliveries"),
     [
@@ -196,12 +206,12 @@ def test_a_failed_message_comes_again_after_its_wait(
     ],
 )
 def test_a_message_that_is_given_up_is_a_dead_letter_and_comes_no_more(
-    verdict: Retry, options: dict[str, int], deliveries: int
+    verdict: Retry, options: dict[str, int], deliveries: int, in_thread: bool
 ) -> None:
     async def body(world: World) -> None:
         cluster = await clustered(world)
         await cluster.admin.alter_group("G", max_retries=3)
-        reader = await cluster.reading(verdict=lambda _: verdict, **options)
+        reader = await cluster.reading(verdict=lambda _: verdict, in_thread=in_thread, **options)
         await world.until(lambda: cluster.dead == 1, 120, every=0.1)
         await asyncio.sleep(120)
         assert (len(reader.got), cluster.dead) == (deliveries, 1)

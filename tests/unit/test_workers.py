@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import pytest
 from saturnmq.runtime.native import NativeRuntime
 
 DEADLINE_S = 10.0
@@ -67,5 +68,21 @@ def test_calls_wait_for_a_thread_also_behind_a_close() -> None:
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(first, *others)
         assert done == [1, 2]
+
+    asyncio.run(body())
+
+
+def test_a_call_without_a_thread_fails_by_its_result_and_the_next_one_tries_again() -> None:
+    async def body() -> None:
+        workers = NativeRuntime().workers(2, name="test")
+        before = threading.stack_size(1 << 46)  # more than an address space has
+        try:
+            lost = workers.run(max, 1, 2)
+        finally:
+            threading.stack_size(before)
+        with pytest.raises(RuntimeError, match="start new thread"):
+            await lost
+        assert await workers.run(max, 1, 2) == 2
+        workers.close()
 
     asyncio.run(body())
