@@ -251,7 +251,7 @@ async def _load(
             await chores.close()
         if watching:
             watching.cancel()
-        await workload.close()
+        broken += await workload.close()
     return broken
 
 

@@ -135,17 +135,20 @@ class Workload:
         self._stop.set()
         await asyncio.gather(*self._senders)
 
-    async def close(self) -> None:
-        """End everything; unanswered sends stay unknown."""
+    async def close(self) -> list[str]:
+        """End everything; unanswered sends stay unknown. Returns what has ended a sender, a reader
+        or the samples before: the rest of its work is missing in the history."""
         self._stop.set()
         for task in (*self._senders, *self._others):
             task.cancel()
-        await asyncio.gather(*self._senders, *self._others, return_exceptions=True)
-        for end in self._ends:
+        ends = await asyncio.gather(*self._senders, *self._others, return_exceptions=True)
+        for close in self._ends:
             with contextlib.suppress(SaturnError):
-                await end()
+                await close()
         self._threads.shutdown(wait=False)
         await self.admin.close()
+        broken = [end for end in ends if isinstance(end, Exception)]  # CancelledError is none
+        return [f"a client of the drill ended: {type(end).__name__}: {end}" for end in broken]
 
     def outstanding(self) -> int:
         """Acknowledged messages that some group has not got yet."""
