@@ -34,7 +34,7 @@ from saturnmq.drills.failover.chores_checker import (
     RESET,
     fate,
 )
-from saturnmq.drills.failover.clients import Notes, join, value_of
+from saturnmq.drills.failover.clients import Notes, end_tasks, join, value_of
 from saturnmq.drills.failover.drill import together
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.waits_checker import (
@@ -110,14 +110,14 @@ class Chores:
             await asyncio.sleep(0.05)
         await self._read_whole(REMADE)
 
-    async def close(self) -> None:
+    async def close(self) -> list[str]:
+        """End everything. Returns what had ended a sender before (`end_tasks`)."""
         self._stop.set()
-        for task in self._senders:
-            task.cancel()
-        await asyncio.gather(*self._senders, return_exceptions=True)
+        broken = await end_tasks(self._senders)
         for client in (*self._consumers, self._producer):
             with contextlib.suppress(SaturnError):
                 await client.close()
+        return broken
 
     # -- the operator ------------------------------------------------------------------------------
 

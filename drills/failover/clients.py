@@ -1,11 +1,11 @@
-"""Parts that the loads of the drills share: how a topic begins, how a member joins its group, and
-the notes on messages that one group reads."""
+"""Parts that the loads of the drills share: how a topic begins, how a member joins its group, how
+the tasks of clients end, and the notes on messages that one group reads."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from saturnmq import SaturnError, aio
@@ -50,6 +50,17 @@ async def join(
     consumer.subscribe(topic)
     await consumer.start()
     return consumer
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> list[str]:
+    """Cancel the tasks of clients and wait for their end. Return what had ended one before: the
+    rest of its work is missing in the history."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    broken = [end for end in ends if isinstance(end, Exception)]  # CancelledError is none
+    return [f"a client of the drill ended: {type(end).__name__}: {end}" for end in broken]
 
 
 class Notes:

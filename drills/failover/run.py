@@ -248,7 +248,7 @@ async def _load(
         say(f"{history.now():6.1f} s  quiet")
     finally:
         if chores:
-            await chores.close()
+            broken += await chores.close()
         if watching:
             watching.cancel()
         broken += await workload.close()

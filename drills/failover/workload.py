@@ -41,7 +41,7 @@ from saturnmq import (
     SendHandle,
     aio,
 )
-from saturnmq.drills.failover.clients import REBALANCE_S, create_topic, value_of
+from saturnmq.drills.failover.clients import REBALANCE_S, create_topic, end_tasks, value_of
 from saturnmq.drills.failover.history import AGAIN, IN_ORDER, ONCE, History
 from saturnmq.drills.sim.history import make_body
 from saturnmq.protocol.ids import decode_message_id
@@ -136,19 +136,16 @@ class Workload:
         await asyncio.gather(*self._senders)
 
     async def close(self) -> list[str]:
-        """End everything; unanswered sends stay unknown. Returns what has ended a sender, a reader
-        or the samples before: the rest of its work is missing in the history."""
+        """End everything; unanswered sends stay unknown. Returns what had ended a sender, a reader
+        or the samples before (`end_tasks`)."""
         self._stop.set()
-        for task in (*self._senders, *self._others):
-            task.cancel()
-        ends = await asyncio.gather(*self._senders, *self._others, return_exceptions=True)
+        broken = await end_tasks((*self._senders, *self._others))
         for close in self._ends:
             with contextlib.suppress(SaturnError):
                 await close()
         self._threads.shutdown(wait=False)
         await self.admin.close()
-        broken = [end for end in ends if isinstance(end, Exception)]  # CancelledError is none
-        return [f"a client of the drill ended: {type(end).__name__}: {end}" for end in broken]
+        return broken
 
     def outstanding(self) -> int:
         """Acknowledged messages that some group has not got yet."""

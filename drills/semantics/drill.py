@@ -87,7 +87,7 @@ async def _load(
         await _settle(run, load)
         say(f"{history.now():6.1f} s  quiet")
     finally:
-        await load.close()
+        broken += await load.close()
     return broken
 
 

@@ -24,7 +24,14 @@ from saturnmq import (
     deliver_after,
     deliver_at,
 )
-from saturnmq.drills.failover.clients import Notes, create_topic, join, topic_of, value_of
+from saturnmq.drills.failover.clients import (
+    Notes,
+    create_topic,
+    end_tasks,
+    join,
+    topic_of,
+    value_of,
+)
 from saturnmq.drills.failover.history import History
 from saturnmq.drills.failover.waits_checker import DELAYS_S, MOST_RETRIES, number_of
 from saturnmq.drills.semantics import kinds
@@ -133,16 +140,15 @@ class SemanticsLoad:
             found[address] = told
         return found
 
-    async def close(self) -> None:
+    async def close(self) -> list[str]:
+        """End everything. Returns what had ended a sender or a receiver before (`end_tasks`)."""
         self._stop.set()
-        tasks = (*self._senders, *self._receivers)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        broken = await end_tasks((*self._senders, *self._receivers))
         for client in reversed(self._clients):
             with contextlib.suppress(SaturnError):
                 await client.close()
         await self.admin.close()
+        return broken
 
     # -- sending -----------------------------------------------------------------------------------
 
