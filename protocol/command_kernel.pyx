@@ -240,14 +240,7 @@ cdef class Reader:
             raw = PyBytes_FromStringAndSize(<const char *>buffer.buf, head)
         finally:
             PyBuffer_Release(&buffer)
-        found = self.request.__new__(self.request)
-        found.code = command.code
-        found.flag = command.flag
-        found.opaque = command.opaque
-        found.version = command.version
-        found.language = language_name(command.language)
-        found.remark = None
-        found.more = ()
+        found = bare_command(self.request, &command)
         found.body = frame[head:]
         found.header = header
         found.head = raw
@@ -331,21 +324,24 @@ def read_answer(frame):
                 return None
     finally:
         PyBuffer_Release(&buffer)
-    found = Answer.__new__(Answer)
-    found.code = command.code
-    found.flag = command.flag
-    found.opaque = command.opaque
-    found.version = command.version
-    found.language = language_name(command.language)
+    found = bare_command(Answer, &command)
     found.remark = remark
-    found.more = ()
     found.body = frame[head:]
     found.ext = texts.found
     return found
 
 
-cdef object language_name(uint32_t number):
-    return KNOWN[number] if number < <uint32_t>len(KNOWN) else None
+cdef object bare_command(kind, const Command *command):
+    """A command of this kind, without its fields and its body."""
+    found = kind.__new__(kind)
+    found.code = command.code
+    found.flag = command.flag
+    found.opaque = command.opaque
+    found.version = command.version
+    found.language = KNOWN[command.language] if command.language < <uint32_t>len(KNOWN) else None
+    found.remark = None
+    found.more = ()
+    return found
 
 
 cdef Taker json_head(const uint8_t *p, const uint8_t *end, Command *command, dict plans,

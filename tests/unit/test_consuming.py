@@ -191,13 +191,8 @@ def test_a_listener_is_under_way_as_often_as_it_may(kind: str, at_once: int) -> 
     world.run(main)
 
 
-class Stalling(SimRuntime):
-    """The n-th run of a listener takes `takes_s(n)` seconds, though its calls take no time."""
-
-    def __init__(self, world: World, takes_s: Callable[[int], float]) -> None:
-        super().__init__(world.loop, SimNetwork(world.loop, 8), 8, "stalling")
-        self.takes_s = takes_s
-        self.begun: list[float] = []
+class Worked(SimRuntime):
+    """Its threads call a listener as `_call` does."""
 
     def workers(self, threads: int, *, name: str) -> Any:
         return self
@@ -206,12 +201,24 @@ class Stalling(SimRuntime):
         return self.begin(self._call(function, *args))
 
     async def _call(self, function: Any, *args: Any) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None: ...
+
+
+class Stalling(Worked):
+    """The n-th run of a listener takes `takes_s(n)` seconds, though its calls take no time."""
+
+    def __init__(self, world: World, takes_s: Callable[[int], float]) -> None:
+        super().__init__(world.loop, SimNetwork(world.loop, 8), 8, "stalling")
+        self.takes_s = takes_s
+        self.begun: list[float] = []
+
+    async def _call(self, function: Any, *args: Any) -> Any:
         self.begun.append(self.monotonic())
         result = function(*args)
         await self.sleep(self.takes_s(len(self.begun)))
         return result
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize(("takes_s", "waits_s"), [(30.0, 0.1), (0.05, 0.05), (0.09, 0.09)])
@@ -341,12 +348,9 @@ def test_what_an_ended_run_has_not_reached_is_not_taken_for_done() -> None:
     world.run(main)
 
 
-class Hanging(SimRuntime):
+class Hanging(Worked):
     """A run of the listener is a real thread, which simulated time does not wait for; the loop
     hears of its end when `free` is called."""
-
-    def workers(self, threads: int, *, name: str) -> Any:
-        return self
 
     def run(self, function: Any, *args: Any) -> Any:
         self.future = self.create_future()
@@ -358,8 +362,6 @@ class Hanging(SimRuntime):
         let_go.set()
         self.thread.join(10.0)
         self.future.set_result(0.001)
-
-    def close(self) -> None: ...
 
 
 def test_what_was_given_up_goes_back_although_its_call_returns_meanwhile() -> None:
@@ -384,15 +386,10 @@ def test_what_was_given_up_goes_back_although_its_call_returns_meanwhile() -> No
     world.run(main)
 
 
-class Breaking(SimRuntime):
+class Breaking(Worked):
     """Its first thread breaks when the listener has had everything."""
 
-    def workers(self, threads: int, *, name: str) -> Any:
-        self.runs = 0
-        return self
-
-    def run(self, function: Any, *args: Any) -> Any:
-        return self.begin(self._call(function, *args))
+    runs = 0
 
     async def _call(self, function: Any, *args: Any) -> Any:
         self.runs += 1
@@ -400,8 +397,6 @@ class Breaking(SimRuntime):
         if self.runs == 1:
             raise MemoryError("no room for the result")
         return took
-
-    def close(self) -> None: ...
 
 
 def test_a_thread_that_breaks_is_told_and_what_its_listener_has_done_is_done() -> None:
@@ -420,23 +415,16 @@ def test_a_thread_that_breaks_is_told_and_what_its_listener_has_done_is_done() -
     world.run(main)
 
 
-class Unstartable(SimRuntime):
+class Unstartable(Worked):
     """Its first thread cannot be started."""
 
-    def workers(self, threads: int, *, name: str) -> Any:
-        self.tries = 0
-        return self
-
-    def run(self, function: Any, *args: Any) -> Any:
-        return self.begin(self._call(function, *args))
+    tries = 0
 
     async def _call(self, function: Any, *args: Any) -> Any:
         self.tries += 1
         if self.tries == 1:
             raise RuntimeError("can't start new thread")
         return function(*args)
-
-    def close(self) -> None: ...
 
 
 @pytest.mark.parametrize(("ordered", "pause_s"), [(False, 5.0), (True, 1.0)])
