@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from saturnmq.cli.output import fail
 
-LEFT_PART = 8  # of memory may be free; the kernel keeps about a tenth while files are read
+LEFT_PART = 4  # of memory may be free; the kernel keeps a tenth to a fifth while files are read
 STEP_BYTES = 16 << 20
 ROUNDS = 4  # of reading as much as is free
 ALL, FREE = "SC_PHYS_PAGES", "SC_AVPHYS_PAGES"

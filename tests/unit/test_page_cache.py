@@ -82,4 +82,4 @@ def test_a_folder_that_is_not_cached_is_an_error(
     assert memory.read == [step % STEPS for step in range(10 * ROUNDS)], "and no further"
     told = capsys.readouterr().err
     assert "160 MiB of memory are still free" in told
-    assert "the limit is 64 MiB" in told
+    assert "the limit is 128 MiB" in told
