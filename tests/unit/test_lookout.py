@@ -102,9 +102,11 @@ class Loop:
     def give_way(self) -> None:
         self.at += self.step_s
 
-    def ask(self, next_after_s: float) -> int:
-        """A request; the turns without sleep until the next one comes."""
+    def ask(self, next_after_s: float, *, work_s: float = 0.0) -> int:
+        """A request, the work that it makes, and the turns without sleep until the next one
+        comes."""
         self.lookout.heard(MOST_S)
+        self.at += work_s
         until, turns = self.at + next_after_s, 0
         while self.due and self.at < until:
             self.due.pop()()
@@ -118,6 +120,13 @@ def test_a_loop_does_not_sleep_while_requests_follow_each_other():
     for _ in range(20):
         assert loop.ask(50e-6) in (50, 51)
         assert loop.due
+
+
+def test_the_work_of_a_request_is_no_part_of_the_time_to_look():
+    loop = Loop()
+    for _ in range(20):
+        assert loop.ask(50e-6, work_s=3 * MOST_S) in (50, 51)
+    assert 100 <= loop.ask(1.0, work_s=3 * MOST_S) <= 102
 
 
 def test_a_loop_sleeps_when_no_request_follows():
