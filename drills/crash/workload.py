@@ -40,7 +40,7 @@ Shutter = Callable[[int], Sequence[str]]
 _LOG = posixpath.join(ROOT, "commitlog") + "/"
 _TOTAL = 1 << 40
 FLIPS = 20
-SPOILT = 0.15  # of the groups
+SPOILT = 0.15  # of the groups and batches
 LOG_NOT_SYNCED = "EIO: log not synced"
 
 
@@ -289,11 +289,16 @@ class StoreWorkload:
         items = [(self._body(), self._properties()) for _ in range(self._rng.randint(1, 5))]
         expected = self._model.next_offset(topic, queue_id)
         before = len(self._model.log)
+        batch = encode_batch((body, properties, 0) for body, properties in items)
+        spoilt = self._rng.random() < SPOILT
+        batch[11] ^= spoilt  # of the first checksum
         try:
-            put = self.store.put_batch(topic, queue_id, encode_batch((b, p, 0) for b, p in items))
+            put = self.store.put_batch(topic, queue_id, batch)
         except SaturnError as error:
             self._refused(error, before, may=True)  # it may be too large for a segment
             return
+        if spoilt:
+            self._violated(f"a batch with a wrong checksum was stored in {topic}/{queue_id}")
         if (put.queue_offset, put.count) != (expected, len(items)):
             self._violated(f"I4 {topic}/{queue_id} gave {put.queue_offset}, not {expected}")
         at: int = put.physical_offset

@@ -1,7 +1,8 @@
 """The single writer: it checks a message, gives it its places and appends its frame.
 
-All or nothing: what is refused leaves no trace in the log, and a batch goes in whole. When a write
-fails that is not known any more: the writer is `failed` from then on.
+All or nothing: what is refused leaves no trace in the log but the BLANK that may have ended a
+segment, and a batch goes in whole. When a write fails that is not known any more: the writer is
+`failed` from then on.
 """
 
 from __future__ import annotations
@@ -139,11 +140,15 @@ class Writer:
         self._check_fits(size)
         self._check_alone()
         try:
-            return self._log.room(size)
+            segment, pos = self._log.room(size)
         except LogFailed as error:
             raise self._fence(error) from error
         except OSError as error:  # before anything was written
             raise _no_room(error) from error
+        if pos == 0:
+            # The log may have rolled: a BLANK belongs to it, also if the message is refused now.
+            self._watermarks.appended = self._log.end
+        return segment, pos
 
     def _append(self, segment: Segment, pos: int, frames: memoryview) -> PhysicalOffset:
         try:

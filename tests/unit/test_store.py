@@ -128,6 +128,31 @@ def test_a_refused_batch_leaves_nothing() -> None:
     assert bodies(store) == [b"next"]
 
 
+def test_a_batch_that_is_refused_at_the_end_of_a_segment_leaves_no_more_than_a_blank() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    while SEGMENT - store.watermarks.appended > 900:
+        store.put(message(bytes(100)))
+    count = store.max_offset("T", 0)
+    batch = bytearray()
+    for number in range(3):
+        encode_batch_item(batch, b"%d" % number + bytes(300), b"", 0)
+    batch[batch.rindex(b"2" + bytes(300))] ^= 1
+    with pytest.raises(MessageIllegal):
+        store.put_batch("T", 0, bytes(batch))
+    store.validate()
+    assert store.watermarks.appended == SEGMENT
+    dispatch(store)
+    flush(store)
+    assert store.watermarks.flushed == SEGMENT
+    assert store.put(message(b"next")).physical_offset == SEGMENT
+    dispatch(store)
+    store.close()
+    again = open_store(disk)
+    assert len(bodies(again)) == again.max_offset("T", 0) > count
+    assert bodies(again)[-1] == b"next"
+
+
 @pytest.mark.parametrize(
     ("offset", "status", "following"),
     [
