@@ -858,6 +858,14 @@ class MessageStore:
         self._dispatch(offset)  # only dispatched frames tell the next queue offsets
         start = max(offset, self._log.start)
         offset = offset if offset and offset >= self._log.start else 0
+        if not offset:
+            try:
+                self._cleaner.finish_pass()
+            except OSError as error:
+                raise ServiceNotAvailable(
+                    f"the log is not cut: expired files cannot be deleted ({error}); "
+                    f"{remedy(error)}"
+                ) from error
         log.warning("the log is cut from %d to %d (%s)", end, offset, reason or "no reason given")
         if start < end:
             saved = self._side_files.save(

@@ -60,7 +60,7 @@ class CleaningService:
     async def _clean(self) -> None:
         try:
             ticket = self._store.begin_clean(self._now_ms())
-        except SystemBusy as error:
+        except (SystemBusy, OSError) as error:
             log.error("cannot look for expired files, trying again: %s", error)
             return
         if ticket is None:
@@ -70,4 +70,4 @@ class CleaningService:
         try:
             await self._runtime.run_blocking(ticket.run)
         except OSError as error:
-            log.error("cannot delete expired files, the next start tries again: %s", error)
+            log.error("cannot delete expired files, trying again: %s", error)

@@ -165,12 +165,12 @@ class Derived:
         if self.index is not None:
             self.index.truncate(end, store_time_at)
 
-    def drop_before(self, log_start: int) -> list[str]:
+    def drop_before(self, log_start: int) -> Iterator[str]:
         """Take out what is only about the log before `log_start`: the files to delete."""
-        gone = [path for queue in self.queues for path in queue.drop_before(log_start)]
+        for queue in self.queues:
+            yield from queue.drop_before(log_start)
         if self.index is not None:
-            gone += self.index.drop_before(log_start)
-        return gone
+            yield from self.index.drop_before(log_start)
 
     def remove_deleted(self) -> None:
         """Delete the queues of deleted topics."""

@@ -61,17 +61,28 @@ class Space(NamedTuple):
 
 @dataclass(slots=True)
 class CleanTicket:
-    """Files of one pass; `run` deletes them in any thread."""
+    """Files of one pass; `run` deletes them in any thread. After an OSError it holds those that are
+    left, and `run` may be called again."""
 
     disk: Disk
     segments: list[str] = field(default_factory=list)  # to be renamed, oldest first
     files: list[str] = field(default_factory=list)  # to be deleted: leftovers, queues, index
 
     def run(self) -> None:
-        for path in self.segments:  # one after the other: a crash leaves no hole
-            self.disk.rename(path, deleted_path(path))
-        for path in self.files:
-            self.disk.unlink(path)
+        while self.segments:  # one after the other: a crash leaves no hole
+            self._put_aside(self.segments[0])
+            del self.segments[0]
+        while self.files:
+            self.disk.unlink(self.files[0])
+            del self.files[0]
+
+    def _put_aside(self, path: str) -> None:
+        aside = deleted_path(path)
+        if self.disk.exists(path):
+            self.disk.rename(path, aside)
+        else:  # an earlier run renamed it, and could not sync the names
+            self.disk.sync_dir(posixpath.dirname(aside))
+            self.disk.sync_dir(posixpath.dirname(path))
 
 
 def deleted_path(path: str) -> str:
@@ -90,6 +101,7 @@ class Cleaner:
         self._config = config
         self._directory = commitlog.series.directory
         self._waiting: dict[str, int] = {}  # renamed segments and when they may be deleted
+        self._ticket = CleanTicket(disk)  # of the last pass
         self._warned = False
         self.manual = 0
         self.space = Space(0, full=False, short=False, above_normal=False)
@@ -127,6 +139,10 @@ class Cleaner:
         start = number_of(name)
         return -1 if start is None else start + self._log.segment_bytes
 
+    def finish_pass(self) -> None:
+        """Blocking: do what the last pass left, because files of these names may come again."""
+        self._ticket.run()
+
     def look(self) -> Space:
         """Measure the disk. Segments that wait for deletion count as free already."""
         before, self.space = self.space, self._judge()
@@ -149,8 +165,14 @@ class Cleaner:
     def plan(self, now_ms: int, safe: int, recorded: int) -> CleanTicket | None:
         """Take out what is to be deleted now, nothing at or behind `safe`; None: nothing is.
         `recorded`: where the log begins according to the checkpoint.
+
+        The rest of a pass that failed comes first, and no newer segment before it: a hole between
+        the segments would end the log at the next start.
         """
-        ticket = CleanTicket(self._disk, files=self._over(recorded, now_ms))
+        ticket = self._ticket
+        if ticket.segments:
+            return ticket
+        ticket.files += self._over(recorded, now_ms)
         by_time = datetime.fromtimestamp(now_ms / 1000).hour in self._config.delete_hours
         if by_time or self.space.short or self.space.above_normal or self.manual:
             self.manual = max(self.manual - 1, 0)
@@ -187,10 +209,11 @@ class Cleaner:
         assert count < len(segments), f"{count} of {len(segments)} segments: the last one stays"
         end = segments[count - 1].end
         assert end <= safe, f"deleted up to {end}, only {safe} is flushed and dispatched"
-        ticket.files += self._derived.drop_before(end)
-        grace = 0 if at_once else self._config.delete_grace_ms
         if not self._waiting:
             self._disk.make_dirs(posixpath.join(self._directory, DELETED))
+        for path in self._derived.drop_before(end):  # an error half-way forgets none of them
+            ticket.files.append(path)
+        grace = 0 if at_once else self._config.delete_grace_ms
         for young in early:
             path = self._log.series.take_oldest()
             ticket.segments.append(path)

@@ -204,6 +204,69 @@ def test_a_start_ends_what_deletion_left(clean: bool) -> None:
     assert (again.watermarks.start, again.max_offset("T", 0)) == (int(segments[0]), 300)
 
 
+@pytest.mark.parametrize(
+    ("operation", "pattern"),
+    [
+        ("rename", "/store/commitlog/*"),
+        ("sync_dir", "/store/commitlog/deleted"),
+        ("sync_dir", "/store/commitlog"),
+        ("make_dirs", "/store/commitlog/deleted"),
+        ("unlink", "/store/consumequeue/*"),
+        ("unlink", "/store/commitlog/deleted/*"),
+    ],
+)
+def test_a_pass_that_fails_is_ended_before_newer_segments_go(operation: str, pattern: str) -> None:
+    world = World(dataclasses.replace(CONFIG, delete_batch_max=3), count=600)
+    world.clock.now = FOUR
+    plan = world.disk.plan(operation, errno.EMFILE, pattern)
+    failures = 0
+    for _ in range(4):
+        try:
+            world.clean()
+        except OSError:
+            failures += 1
+        world.save()
+        starts = [int(name) for name in world.segments]
+        assert starts == list(range(starts[0], starts[-1] + SEGMENT, SEGMENT)), "there is a hole"
+        world.clock.now += 60_000
+    assert (failures, plan.hits) == (1, 1)
+    assert starts[0] == world.store.watermarks.start >= 2 * 3 * SEGMENT
+    world.clock.now = NOON + 200 * HOUR
+    world.clean()
+    assert world.waiting == []
+    low, queue = world.store.min_offset("T", 0), world.disk.list("/store/consumequeue/T/0")
+    assert (low - 20) * 20 < int(queue[0].name) <= low * 20, "an old file of the queue is left"
+    world.store.close()
+    again = world.open()
+    assert again.amnesia == ""
+    assert (again.watermarks.start, again.max_offset("T", 0)) == (starts[0], 600)
+    assert len(bodies(again)) == 600 - low
+
+
+def test_a_log_is_emptied_only_when_a_pass_that_failed_is_ended() -> None:
+    """Later files have the same names."""
+    world = World()
+    store, last = world.store, World(count=300).store
+    world.clock.now = FOUR
+    plan = world.disk.plan("rename", errno.EMFILE, "/store/commitlog/*", times=2)
+    with pytest.raises(OSError, match="planned"):
+        world.clean()
+    with pytest.raises(ServiceNotAvailable, match="expired files"):
+        store.truncate(0)
+    assert plan.hits == 2
+    end = store.watermarks.appended
+    assert len(bodies(store)) > 0
+    store.truncate(0)
+    while store.watermarks.appended < end:
+        at = store.watermarks.appended
+        store.append_raw(at, bytes(last.read_log(at, SEGMENT) or b""))
+    world.save()
+    assert len(bodies(store)) == 300
+    world.clock.now = NOON
+    world.clean()
+    assert world.segments[0] == "0" * 20
+
+
 def test_a_reader_keeps_what_it_found() -> None:
     world = World()
     result = world.store.get_message("T", 0, 0, 5)
