@@ -291,8 +291,8 @@ class MessageStore:
         at once, or at the next start after a crash. Nothing else may be under way, as for
         `truncate`.
 
-        StoreDamaged: the bytes do not fit, and nothing has changed. OSError: the store takes no
-        more writes.
+        StoreDamaged: the bytes do not fit, and nothing has changed. Another error: the store
+        takes no more writes.
         """
         self._check_open()
         view, dispatched = memoryview(data), self.watermarks.dispatched
@@ -306,7 +306,7 @@ class MessageStore:
             self._log.overwrite(offset, view)
             left = sum(self._derived.restore(scan) for scan in scans)
             self._index_again(offset)
-        except OSError as error:
+        except (OSError, SaturnError) as error:  # a queue's file may be busy: SystemBusy
             self._failed = self.failed or f"{type(error).__name__}: {error}"
             raise
         end = offset + len(view)
@@ -849,6 +849,7 @@ class MessageStore:
         flush, no `flush_derived`, no `prepare_ahead`, no `make_room_ahead`.
 
         ServiceNotAvailable: the copy or the checkpoint could not be written, and nothing was cut.
+        Any other error came later, and the store takes no more writes.
         """
         self._check_open()
         self._commit()
@@ -905,10 +906,11 @@ class MessageStore:
                 self._log.truncate(offset)
             else:
                 self._log.clear()
-        except OSError as error:
+            self._derived.truncate(dispatched, self._log.store_time_at)
+        except (OSError, SaturnError) as error:
+            # Entries of the part that is gone would name what comes in its place.
             self._failed = self.failed or f"the log could not be cut at {offset}: {error}"
             raise
-        self._derived.truncate(dispatched, self._log.store_time_at)
         self._groups.cut(offset)
         self.recovery.gaps[:] = [gap for gap in self.recovery.gaps if gap[1] <= offset]
         marks.reset(self._log.start, offset, flushed=marks.flushed, dispatched=dispatched)

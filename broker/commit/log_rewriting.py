@@ -57,8 +57,10 @@ class LogRewriter:
     async def truncate(self, offset: int, reason: str) -> None:
         """End the log at this offset; the part behind it is in a side file then."""
         epoch = self._epochs.last
-        await self._rewrite(partial(self._store.truncate, offset, reason=reason, epoch=epoch))
-        self._on_truncated()
+        try:
+            await self._rewrite(partial(self._store.truncate, offset, reason=reason, epoch=epoch))
+        finally:  # the log may be cut although the tables could not be saved
+            self._on_truncated()
 
     async def truncate_torn(self) -> None:
         """Remove a last frame that never came whole."""

@@ -189,8 +189,8 @@ class SegmentSeries:
     def drop_from(self, offset: int) -> None:
         """Delete segments that begin at or after `offset`, newest first."""
         while self.segments and self.segments[-1].start >= offset:
-            self._remove(self.segments.pop())
             self._starts.pop()
+            self._remove(self.segments.pop())
 
     def take_oldest(self) -> str:
         """Take out and close the oldest segment; the path of its file, which stays."""

@@ -378,6 +378,8 @@ def test_a_log_that_was_cut_does_not_grow_before_the_tables_know_of_it() -> None
         await asyncio.sleep(4.0)  # it tries again
         assert store.watermarks.appended == end
         assert "delayOffset.json" in complaint(scene.a)
+        delays = scene.a.broker.messaging.delays
+        assert delays.document()["stale"], "only the master knows which it has delivered"
         scene.a.disk.plans.clear()
         await scene.until(scene.whole)
         assert store.watermarks.appended > end

@@ -371,6 +371,44 @@ def test_a_log_that_could_not_be_cut_takes_no_more(operation: str) -> None:
         store.put(message(b"more"))
 
 
+@pytest.mark.parametrize(
+    ("operation", "pattern"),
+    [
+        ("zero", "/store/consumequeue/*"),
+        ("flush", "/store/consumequeue/*"),
+        ("open_readonly", "/store/consumequeue/*"),
+        ("unlink", "/store/consumequeue/*"),
+        ("unlink", "/store/commitlog/*"),
+        ("unlink", "/store/index/*"),
+    ],
+)
+def test_a_cut_that_fails_behind_the_log_stops_the_store_until_its_next_start(
+    operation: str, pattern: str
+) -> None:
+    disk = new_disk()
+    store = filled(disk)
+    store.flush_derived()
+    cut = place_of(store, 30)
+    plan = disk.plan(operation, errno.EMFILE, pattern)
+    with pytest.raises(OSError, match="planned failure"):
+        store.truncate(cut)
+    assert plan.hits == 1
+    assert "could not be cut" in (store.failed or "")
+    with pytest.raises(ServiceNotAvailable, match="takes no more writes"):
+        store.append_raw(cut, b"")
+    for queue in store.queues().values():
+        queue.series.validate()
+    disk.kill()
+    disk.power_on()
+    again = open_store(disk)
+    again.truncate(cut)  # what a node does again that joins again
+    assert bodies(again) == BODIES[:30]
+    assert again.put(message(b"other" * 50)).queue_offset == 30
+    dispatch(again)
+    assert bodies(again) == [*BODIES[:30], b"other" * 50]
+    assert len(again.query_by_key("T", "k", 99, 0, 1 << 60)) == 31
+
+
 def test_a_second_cut_of_other_bytes_in_the_same_place_has_its_own_file() -> None:
     store = filled()
     at, end = place_of(store, 60), store.watermarks.appended
