@@ -164,12 +164,17 @@ class QueueTable:
             run = topic, queue_id, offset, len(found) // UNIT, bytes(found)
             before += singles(run, time_at)
             offset += len(found) // UNIT
-        if queue.series.segments:
-            self._disk.remove_tree(queue.let_go(), durable=False)
         del self.table[topic, queue_id]
         made = self._make(kind, topic, queue_id)
-        for _, _, first, _, unit in before:
-            made.append(first, unit)
+        try:
+            for _, _, first, _, unit in before:
+                made.append(first, unit)
+        except OSError:  # there is no room: it stays what it is
+            made.close()
+            self.table[topic, queue_id] = queue
+            raise
+        if queue.series.segments:
+            self._disk.remove_tree(queue.let_go(), durable=False)
         return made
 
     def count_new(self, runs: Iterable[Run]) -> int:

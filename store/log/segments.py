@@ -174,6 +174,9 @@ class SegmentSeries:
     def create(self, start: int) -> Segment:
         """Allocate the segment that begins at `start` without adding it."""
         if not self.segments:
+            if self._files is not None and self.disk.list(self.directory):
+                # A queue of a deleted topic was here, and its files could not be removed then.
+                self.disk.remove_tree(self.directory, durable=False)
             self.disk.make_dirs(self.directory, durable=self._files is None)
         create = self.disk.create_segment if self._files is None else self._files.create
         file = create(self.path_of(start), self.segment_bytes)

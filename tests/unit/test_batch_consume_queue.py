@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import random
 
 import pytest
@@ -416,6 +417,32 @@ def test_frames_that_are_no_batches_are_batches_of_one_in_a_queue_that_has_any(
     assert messages(again) == [(n, n) for n in range(total)]
     again.close()
     assert units(disk) == before
+
+
+@pytest.mark.parametrize(
+    ("operation", "pattern"),
+    [
+        ("create_segment", "/store/batchconsumequeue/*"),
+        ("make_dirs", "/store/batchconsumequeue/*"),
+        ("remove_tree", "/store/consumequeue/*"),
+    ],
+)
+def test_a_queue_that_cannot_become_one_of_batches_now_keeps_its_messages(
+    operation: str, pattern: str
+):
+    disk = new_disk()
+    store = opened(disk)
+    for number in range(7):
+        store.put(PendingMessage("B", 0, b"%d" % number))
+    dispatch(store)
+    plan = disk.plan(operation, errno.ENOSPC, pattern)
+    put(store, 7, 3)
+    dispatch(store)
+    assert plan.hits == 1
+    dispatch(store)  # there is room again
+    store.validate()
+    assert store.refuses == ""
+    assert messages(store) == [(n, n) for n in range(10)]
 
 
 def test_a_repaired_range_gets_its_units_back_between_the_others():

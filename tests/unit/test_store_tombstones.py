@@ -68,6 +68,28 @@ def directories(disk) -> set[str]:
     return {entry.name for entry in disk.list("/store/consumequeue")}
 
 
+def test_files_that_could_not_be_removed_do_not_stand_in_the_way_of_the_topics_next_messages() -> (
+    None
+):
+    disk = new_disk()
+    store = open_store(disk)
+    put(store, 5)
+    disk.plan("remove_tree", errno.EMFILE, "/store/consumequeue/T/0")
+    with pytest.raises(OSError, match="planned"):
+        delete(store, disk, "T")
+    put(store, 3, tag="again")
+    store.put(message(b"another", topic="U"))
+    dispatch(store)
+    assert store.refuses == ""
+    assert bodies(store) == [b"again-0", b"again-1", b"again-2"]
+    assert bodies(store, topic="U") == [b"another"]
+    store.close()
+    again = open_store(disk)
+    assert (again.min_offset("T", 0), again.max_offset("T", 0)) == (5, 8)
+    again.close()
+    assert damage(disk) == []
+
+
 def test_queue_files_of_a_deleted_topic_go_and_its_queues_begin_where_they_ended() -> None:
     disk = new_disk()
     store = open_store(disk)
