@@ -163,6 +163,11 @@ def rebuild_store(
         print(f"skipped {gap.end - gap.start:,} bytes of the log at {gap.start:,}: {gap.why}")
     if built.stopped_by:
         print(f"the log ends at {built.log_end:,}: {built.stopped_by}")
+    if built.missing:
+        print(
+            f"{built.missing:,} bytes of the log behind {built.log_end:,} were on this disk once "
+            "and are gone: a slave's directory or a copy may still have them"
+        )
     if built.not_queues:
         print(f"skipped {built.not_queues:,} runs of frames whose topic or queue cannot be")
 

@@ -49,6 +49,7 @@ class Rebuilt:
     index_items: int = 0
     gaps: list[Gap] = field(default_factory=list)
     stopped_by: str = ""  # the reason, if the log ends irregularly
+    missing: int = 0  # bytes behind its end that were durable once
     not_queues: int = 0  # runs of frames whose topic or numbers can name no queue
 
 
@@ -203,7 +204,9 @@ class _DirectoryRebuild:
     def _promise(self, end: int, last_store_time: int) -> None:
         mark = self._derived.flush()
         page = self._page
-        page.derived = page.flushed = max(end, page.flushed)
+        self._built.missing = max(page.flushed, page.promised, end) - end
+        # `flushed` stays where more was durable: the next start has to notice that it is gone.
+        page.derived, page.flushed = end, max(end, page.flushed)
         page.queues = self._built.queues
         page.physic = page.logics = last_store_time
         if mark is not None:

@@ -5,18 +5,23 @@ queues it must not touch.
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from saturnmq.cli.main import app
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
+from saturnmq.runtime.errors import ServiceNotAvailable
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.derived.consumequeue import ENTRY
 from saturnmq.store.derived.tombstones import KEY
+from saturnmq.store.disk import NativeDisk
 from saturnmq.store.inspect.rebuild import Rebuilt, is_over, rebuild
 from saturnmq.store.inspect.verify import Sizes
 from saturnmq.store.message_store import AtomicBatchPart, MessageStore
 from saturnmq.store.recovery.checkpoint import Checkpoint
 from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, message, new_disk, open_store
+from typer.testing import CliRunner
 
 QUEUE_FILE = CONFIG.consumequeue_segment_bytes
 SIZES = Sizes(SEGMENT, QUEUE_FILE, CONFIG.index_slots, CONFIG.index_items, 13_800_000)
@@ -56,6 +61,33 @@ def test_a_rebuild_promises_what_the_broker_had_promised(count: int) -> None:
     disk.unlink("/store/checkpoint")
     rebuilt(disk)
     assert Checkpoint.load(disk, "/store") == replace(promised, start=-1)
+
+
+@pytest.mark.parametrize("fill", [b"\0", b"x"], ids=["zeros", "garbage"])
+def test_a_rebuild_tells_of_a_flushed_end_that_is_gone_and_so_does_the_next_start(
+    tmp_path: Path, fill: bytes
+) -> None:
+    disk, root = NativeDisk(), str(tmp_path)
+    config = replace(CONFIG, root=root)
+    store = open_store(disk, config=config)
+    at = put(store, 45)
+    cut, end = at[40], at[-1]
+    assert cut // SEGMENT == end // SEGMENT
+    store.close()
+    newest = disk.open_segment(f"{root}/commitlog/{end // SEGMENT * SEGMENT:020d}", SEGMENT)
+    newest.write(cut % SEGMENT, fill * (end - cut))
+    newest.close()
+    sizes = f"--index-slots {CONFIG.index_slots} --index-items {CONFIG.index_items}".split()
+    result = CliRunner().invoke(app, ["store", "rebuild", root, "--yes", *sizes])
+    assert f"{end - cut:,} bytes of the log behind {cut:,} were on this disk once" in result.output
+    page = Checkpoint.load(disk, root)
+    assert (page.derived, page.flushed) == (cut, end)
+    again = open_store(disk, config=config)
+    assert again.missing == [(cut, end)]
+    assert again.max_offset("T", 0) == 40
+    with pytest.raises(ServiceNotAvailable, match=f"lacks the bytes {cut} to {end}"):
+        again.put(message(b"next"))
+    again.close()
 
 
 def test_the_progress_is_that_within_the_log_that_is_left() -> None:
