@@ -264,14 +264,14 @@ class PopService:
             correct=not self._c.role.lacks,
             sql=order.sql,
         )
-        return unwrap(result, offset, most, order.codes)
+        return unwrap(result, offset, most, order.codes, room)
 
     def _at(self, place: LanePlace, offset: int) -> GetResult:
         """The message at one offset, if it is there."""
         result = self._store.get_message(
             place.topic, place.queue_id, offset, 1, BYTES_MAX, None, self._c.visible
         )
-        return unwrap(result, offset, 1, None)
+        return unwrap(result, offset, 1, None, BYTES_MAX)
 
     def _give_new(self, order: PopOrder, popped: Popped, lane: PopLane) -> None:
         """Give out messages from the cursor on."""
@@ -286,6 +286,8 @@ class PopService:
             self._recorder.cursor(lane, records.KEEP)
             result = self._read(order, lane, lane.cursor, most, room)
         offsets = offsets_of(result, lane.cursor)
+        if popped.count and result.size > room:
+            return  # the store gives one message at least
         if offsets:
             lease = PopLease(
                 lane,
@@ -318,6 +320,7 @@ class PopService:
         self, order: PopOrder, popped: Popped, lane: PopLane, offsets: Sequence[int]
     ) -> None:
         again: dict[int, list[tuple[int, GetResult]]] = {}
+        size = popped.bytes
         for offset in offsets:
             lease = lane.open[offset]
             if not popped.runs:
@@ -335,6 +338,9 @@ class PopService:
             if attempts and not order.ordered and self._is_dead(order.group, result, attempts):
                 self._bury(lane, offset, result.data, attempts)
                 continue
+            size += result.size
+            if size > BYTES_MAX and size > result.size:
+                break  # it comes first in another answer
             again.setdefault(attempts, []).append((offset, result))
         for attempts, found in sorted(again.items()):
             lease = PopLease(
@@ -366,7 +372,7 @@ class PopService:
             )
         )
         popped.count += len(lease.offsets)
-        popped.bytes += sum(len(piece) for result in results for piece in result.pieces)
+        popped.bytes += sum(result.size for result in results)
         popped.end = put.end_offset
         place = lease.lane.place
         self._c.statistics.pulled(place.group, place.topic, len(lease.offsets))

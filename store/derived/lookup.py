@@ -75,6 +75,11 @@ class GetResult:
         """The frames, copied out of the log."""
         return b"".join(self.pieces)
 
+    @property
+    def size(self) -> int:
+        """The bytes of the frames."""
+        return sum(map(len, self.pieces))
+
 
 @dataclass(frozen=True, slots=True)
 class ReadLimits:
