@@ -3,16 +3,22 @@ time has come."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from saturnmq.broker.commit.inner_batches import is_batched
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.frame import TRANSACTION_MASK, WRAPPED
+from saturnmq.protocol.frame import TRANSACTION_MASK, WRAPPED, stored_properties_size
 from saturnmq.protocol.message import ReceivedMessage
-from saturnmq.protocol.properties import encode_properties
+from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX, encode_properties
 from saturnmq.store.message_store import AppendResult, PendingMessage
+
+log = logging.getLogger(__name__)
+
+SPARED = (names.ORIGIN_MESSAGE_ID, names.RETRY_TOPIC, names.WAIT, names.DELAY)
+"""The properties that a copy has more than its message, in the order in which it can do without."""
 
 
 def returned_properties(message: ReceivedMessage) -> dict[str, str]:
@@ -43,10 +49,23 @@ class CopyWriter:
         rescheduled: bool = False,
     ) -> AppendResult:
         """Store a copy of a message, with these properties. With DELAY among them it waits first,
-        unless it has waited (`rescheduled`)."""
-        encoded = encode_properties(properties)
-        if names.DELAY in properties and not rescheduled:
-            topic, queue_id, encoded = schedule(topic, queue_id, encoded, self._levels)
+        unless it has waited (`rescheduled`).
+
+        If there is no room for all properties, those of `SPARED` are left out, for a message that
+        cannot be copied would stay in the way of others. Without DELAY the copy does not wait."""
+        spared = [name for name in SPARED if name in properties]
+        waiting = topic, queue_id, encode_properties(properties)
+        while True:
+            if names.DELAY in properties and not rescheduled:
+                waiting = schedule(topic, queue_id, waiting[2], self._levels)
+            size = stored_properties_size(waiting[2], self._c.store.config.crc_property)
+            if size <= PROPERTIES_BYTES_MAX or not spared:
+                break
+            name = spared.pop(0)
+            log.warning("the copy of %s has no room for %s", message.offset_message_id, name)
+            del properties[name]
+            waiting = topic, queue_id, encode_properties(properties)
+        topic, queue_id, encoded = waiting
         target = self._c.topics.get(topic)
         put = self._c.store.put(
             PendingMessage(

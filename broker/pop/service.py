@@ -32,21 +32,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 
-from saturnmq.broker.commit.copies import CopyWriter, returned_properties
+from saturnmq.broker.commit.copies import CopyWriter
 from saturnmq.broker.context import REJECTED, Context
 from saturnmq.broker.pop import records
+from saturnmq.broker.pop.burying import Burying
 from saturnmq.broker.pop.leases import GRAIN_S, LanePlace, Leases, PopLane, PopLease
-from saturnmq.broker.pop.orders import PopOrder, Popped, PoppedRun, attempts_in, offsets_of
+from saturnmq.broker.pop.orders import PopOrder, Popped, PoppedRun, offsets_of
 from saturnmq.broker.pop.rebuilding import replay
 from saturnmq.broker.pop.recorder import PopRecorder
 from saturnmq.broker.pop.shares import PopShares
 from saturnmq.broker.pop.unwrapping import is_there, unwrap
 from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.progress import Mark
-from saturnmq.protocol import properties as names
-from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.pop_handle import PopHandle, topic_of_kind
-from saturnmq.protocol.topics import dlq_topic
 from saturnmq.runtime.errors import NoMessage, SaturnError, SystemBusy
 from saturnmq.store.message_store import AppendResult, GetResult
 
@@ -66,7 +64,7 @@ class PopService:
         self._c = context
         self._store = context.store
         self._offsets = context.offsets
-        self._copies = copies
+        self._burying = Burying(context, copies)
         self._on_append = on_append
         self._broker = context.config.broker_name
         self._topic = records.revive_topic(context.config.cluster_name)
@@ -335,8 +333,9 @@ class PopService:
                 self._close(lane, [offset])
                 continue
             attempts = lease.attempts + lease.expired
-            if attempts and not order.ordered and self._is_dead(order.group, result, attempts):
-                self._bury(lane, offset, result.data, attempts)
+            ends = attempts and not order.ordered
+            if ends and self._burying.took(lane.place, result.data, attempts):
+                self._close(lane, [offset])
                 continue
             size += result.size
             if size > BYTES_MAX and size > result.size:
@@ -376,26 +375,6 @@ class PopService:
         popped.end = put.end_offset
         place = lease.lane.place
         self._c.statistics.pulled(place.group, place.topic, len(lease.offsets))
-
-    def _is_dead(self, group: str, result: GetResult, attempts: int) -> bool:
-        """Whether a message has used up its attempts."""
-        settings = self._c.groups.get(group)
-        limit = settings.retry_limit(-1) if settings is not None else 0
-        return attempts + attempts_in(result.data) > limit
-
-    def _bury(self, lane: PopLane, offset: int, frame: bytes, attempts: int) -> AppendResult:
-        """Move a message to the dead letters of its group."""
-        message = decode_frames(frame, True)[0]
-        properties = returned_properties(message)
-        properties.pop(names.DELAY, None)
-        self._copies.store(
-            self._c.topics.ensure(dlq_topic(lane.place.group), 1).name,
-            0,
-            message,
-            properties,
-            reconsume_times=message.reconsume_times + attempts,
-        )
-        return self._close(lane, [offset])
 
     # taking back
 
@@ -452,7 +431,8 @@ class PopService:
         result = self._at(lane.place, offset)
         if not is_there(result, offset):
             raise NoMessage(f"message {offset} of {lane.place} is gone from the log")
-        return self._bury(lane, offset, result.data, lease.attempts + 1).end_offset
+        self._burying.store(lane.place, result.data, lease.attempts + 1)
+        return self._close(lane, [offset]).end_offset
 
     def _take(self, lease: PopLease, put: AppendResult) -> None:
         self.leases.take(lease, self._c.runtime.monotonic(), put.queue_offset)

@@ -3,7 +3,7 @@
 A copy has REAL_TOPIC, REAL_QID and TIMER_OUT_MS, as RocketMQ's has, and TIMER_ENQUEUE_MS and
 TIMER_DEQUEUE_MS, unless the properties have no room for these two. A message that is not due for
 longer than the log keeps it is written into the log anew instead, with one more in
-TIMER_ROLL_TIMES, as RocketMQ does.
+TIMER_ROLL_TIMES, as RocketMQ does, unless there is no room for this.
 
 Only a master delivers. Messages whose topic was deleted meanwhile, and those that the log has lost,
 are settled without a copy.
@@ -166,10 +166,12 @@ class TimerDelivery:
             topics[topic] += 1
             if pending.before and shelf == DELAYS and self._came(pending, each.waiting[1], text):
                 continue
-            if each.waiting[2] == ROLL:
-                parts.append(self._rolled(shelf, message))
-            elif (part := self._copy(message, topic, text)) is not None:
-                parts.append(part)
+            is_roll = each.waiting[2] == ROLL
+            part = self._rolled(shelf, message) if is_roll else self._copy(message, topic, text)
+            if part is None:
+                continue
+            parts.append(part)
+            if not is_roll:
                 copies += 1
                 self._note_late(now - each.waiting[0])
         settlement = Settlement({shelf: [each.waiting[:2] for each in found]}, topics)
@@ -213,21 +215,26 @@ class TimerDelivery:
         self._c.topics.ensure(topic, queue_id + 1, is_owed=True)
         return self._part(message, topic, queue_id, text, more)
 
-    def _rolled(self, shelf: str, message: ReceivedMessage) -> AtomicBatchPart:
+    def _rolled(self, shelf: str, message: ReceivedMessage) -> AtomicBatchPart | None:
         """The same message, to be written into the log anew."""
         properties = decode_properties(own_properties(message.raw_properties))
         due = found_in(properties, message.store_timestamp, self._window_ms)
         again = limited(shelf, due.due, self.now_of(shelf), self._window_ms)
         times = properties.get(names.TIMER_ROLL_TIMES, "0")
         rolled = int(times) + 1 if times.isdigit() and len(times) < 6 else 1
-        properties[names.SATURN_TIMER] = again.encode()
-        properties[names.TIMER_ROLL_TIMES] = str(rolled)
-        return self._part(message, TIMER_TOPIC, 0, encode_properties(properties).decode(), "")
+        properties.pop(names.TIMER_ROLL_TIMES, None)
+        more = {names.TIMER_ROLL_TIMES: str(rolled)}
+        # Without the decision, as RocketMQ writes it, the copy is looked at again in time as well.
+        decided = properties if names.SATURN_TIMER in properties else more
+        decided[names.SATURN_TIMER] = again.encode()
+        own, added = (encode_properties(each).decode() for each in (properties, more))
+        return self._part(message, TIMER_TOPIC, 0, own, added)
 
     def _part(
         self, message: ReceivedMessage, topic: str, queue_id: int, properties: str, more: str
-    ) -> AtomicBatchPart:
-        """A message with these properties, and with `more` if it fits."""
+    ) -> AtomicBatchPart | None:
+        """A message with these properties, and with `more` if it fits. None: it fits in no way, and
+        is dropped, for it would keep all others from their delivery."""
         config, body, born_host = self._store.config, message.raw_body, message.raw_born_host
         hosts = len(born_host), len(self._c.store_host)
         for written in (properties + more, properties):
@@ -237,6 +244,9 @@ class TimerDelivery:
             fits = size + BLANK_BYTES <= config.commitlog_segment_bytes
             if fits and stored <= PROPERTIES_BYTES_MAX:
                 break
+        else:
+            log.error("the timed message at %d is lost: no copy fits", message.physical_offset)
+            return None
         item = bytearray()
         encode_batch_item(item, body, encoded, message.flag)
         return AtomicBatchPart(
