@@ -311,9 +311,10 @@ class PopRequests:
         self._steps.start(self._serve(key), NAME)
 
     def _serve(self, key: tuple[str, str]) -> Trying:
-        """Try the requests that wait for a topic in a group's name, until one finds nothing."""
+        """Try the requests that wait for a topic in a group's name, each once, or until one finds
+        nothing that would have got anything."""
         waiting = deque(self.held.take_queue(key) or ())
-        tried = 0
+        tried = failed = 0
         try:
             while waiting:
                 held = waiting.popleft()
@@ -329,7 +330,8 @@ class PopRequests:
                     self.held.forget(held)
                 else:
                     waiting.append(held)
-                    if held.wants_all or tried >= len(waiting):
+                    failed += 1
+                    if held.wants_all or failed >= len(waiting):
                         return
                 if not tried % TRIED:
                     yield
