@@ -325,7 +325,7 @@ class Broker:
 
     def _dropped(self, endpoint: Endpoint, request: Command) -> None:
         if self._parts is not None and not self._closed:
-            self._parts.messaging.pops.held.dropped(endpoint, request)
+            self._parts.messaging.pops.dropped(endpoint, request)
             self._parts.messaging.pulls.held.dropped(endpoint, request)
 
     def _lost(self, endpoint: Endpoint) -> None:

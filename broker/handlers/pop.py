@@ -4,7 +4,8 @@
 The service (`broker/pop/service.py`) decides; this module checks requests, waits for messages, and
 writes answers as RocketMQ does. A pop that finds nothing is held under (topic, group) until a
 message becomes visible in the topic, a message is to be given out again, or its time ends. Queues
-are looked at in steps if they are many, or if a condition must be evaluated.
+are looked at in steps if they are many, or if a condition must be evaluated. If something comes
+meanwhile they are looked at again, for it may be in a queue that was looked at before.
 
 | answer | when |
 |---|---|
@@ -79,9 +80,10 @@ class HeldPop:
     only_tells: bool  # a NOTIFICATION
     done: bool = False
     due: int = 0
+    missed: bool = False  # something came while it was looked for in steps
 
     @property
-    def queue(self) -> tuple[str, int | str]:
+    def queue(self) -> tuple[str, str]:
         return self.order.topic, self.order.group
 
     @property
@@ -112,7 +114,9 @@ class PopRequests:
         self.held: HeldPulls[HeldPop] = HeldPulls(context.config.max_held_pops)
         self._groups: dict[str, dict[str, None]] = {}  # that wait for a topic, or did
         self._arrived: ArrivalNotes[str] = ArrivalNotes()  # topics
-        self._missed: dict[tuple[str, str], None] = {}  # woken while nothing could be appended
+        self._missed: dict[tuple[str, str], None] = {}  # woken while nobody could look
+        self._looking: dict[tuple[str, str], dict[HeldPop, None]] = {}  # in steps
+        self._serving: set[tuple[str, str]] = set()  # those whose held requests are being tried
         service.on_ready = self._ready
         service.on_end = self._refuse_all
 
@@ -195,11 +199,29 @@ class PopRequests:
             if not self._try(held, places):
                 self._hold(held)
             return
+        self._begin_in_steps(held, places)
+
+    def _begin_in_steps(self, held: HeldPop, places: Places) -> None:
+        self._note_group(held)
+        self._looking.setdefault(held.queue, {})[held] = None
         self._later(held, self._begin_later(held, places))
 
     async def _begin_later(self, held: HeldPop, places: Places) -> None:
-        if not await self._try_in_steps(held, places):
-            self._hold(held)
+        until = self._runtime.monotonic() + held.poll_ms / 1000
+        try:
+            while not await self._try_in_steps(held, places):
+                held.poll_ms = int((until - self._runtime.monotonic()) * 1000)
+                if held.done:
+                    return
+                if not held.missed or held.poll_ms <= 0:
+                    self._hold(held)
+                    return
+                held.missed = False
+        finally:
+            looking = self._looking[held.queue]
+            del looking[held]
+            if not looking:
+                del self._looking[held.queue]
 
     def _later(self, held: HeldPop, work: Any) -> None:
         answered = answer_failure(self._c, held.endpoint, held.request, work)
@@ -218,15 +240,15 @@ class PopRequests:
         size = 1 if held.order.sql is not None else LOOKED_AT
         for start in range(0, len(places), size):
             await self._steps.next()
-            if held.endpoint.closed:
-                break
+            if held.endpoint.closed or held.done:
+                return False
             self._service.check_serves()
-            if self._service.serves and self._look(held, popped, places[start : start + size]):
-                break
-        found = popped.count > 0 or held.done
-        if found and not held.done:
-            self._reply(held, popped)
-        return found
+            if not self._service.serves:
+                self._missed[held.queue] = None
+            elif self._look(held, popped, places[start : start + size]):
+                self._reply(held, popped)
+                return True
+        return False
 
     def _look(self, held: HeldPop, popped: Popped, places: Places) -> bool:
         order = held.order
@@ -263,7 +285,22 @@ class PopRequests:
             self._nothing(other, ResponseCode.POLLING_FULL)
         seconds = min(held.poll_ms / 1000, HOLD_MAX_S)
         self.held.add(held, self._runtime.monotonic() + seconds)
+        self._note_group(held)
+
+    def _note_group(self, held: HeldPop) -> None:
         self._groups.setdefault(held.order.topic, {})[held.order.group] = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a request waits for messages, or is being looked for in steps."""
+        return len(self.held) > 0 or bool(self._looking)
+
+    def dropped(self, endpoint: Endpoint, request: Command) -> None:
+        """Forget a request whose answer nobody waits for any more."""
+        self.held.dropped(endpoint, request)
+        for looking in self._looking.values():
+            for held in looking:
+                held.done = held.done or held.request is request
 
     def closed(self, endpoint: Endpoint) -> None:
         """Forget the requests of a closed connection."""
@@ -273,7 +310,7 @@ class PopRequests:
 
     def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
         """Note the topics with new entries up to `dispatched`; see `PullService.arrived`."""
-        if not len(self.held) and dispatched <= self._c.visible:
+        if not self.waits and dispatched <= self._c.visible:
             return
         self._arrived.add(dispatched, {arrival.topic: None for arrival in arrivals})
 
@@ -299,7 +336,15 @@ class PopRequests:
 
     def _wake(self, topic: str, group: str) -> None:
         key = topic, group
+        looking = self._looking.get(key, {})
+        for held in looking:
+            held.missed = True
+        if key in self._serving:
+            self._missed[key] = None
+            return
         if not self.held.by_queue.get(key):
+            if looking:
+                return
             groups = self._groups.get(topic, {})
             groups.pop(group, None)
             if not groups:
@@ -315,6 +360,7 @@ class PopRequests:
         nothing that would have got anything."""
         waiting = deque(self.held.take_queue(key) or ())
         tried = failed = 0
+        self._serving.add(key)
         try:
             while waiting:
                 held = waiting.popleft()
@@ -336,6 +382,7 @@ class PopRequests:
                 if not tried % TRIED:
                     yield
         finally:
+            self._serving.discard(key)
             for held in waiting:
                 if not held.done:
                     self.held.put_back(held)
@@ -352,7 +399,7 @@ class PopRequests:
             return True
         rest_ms = int((held.due / 100 - self._runtime.monotonic()) * 1000)
         again = HeldPop(held.endpoint, held.request, held.order, max(1, rest_ms), held.only_tells)
-        self._later(again, self._begin_later(again, places))
+        self._begin_in_steps(again, places)
         return True
 
     def expire(self, now: float) -> None:
