@@ -115,9 +115,10 @@ class PopAcknowledgements:
         return _topic_of(handle, header.topic, header.group), handle
 
     def _check_queue(self, name: str, queue_id: int) -> None:
-        """A SaturnError says why nothing can be acknowledged in this queue."""
+        """A SaturnError says why nothing can be acknowledged in this queue. A topic that may not be
+        read any more is no reason: consumers finish the messages that they have."""
         self._check_acks()
-        topic = self._c.topics.readable(name)
+        topic = self._c.topics.existing(name)
         if not 0 <= queue_id < topic.read_queues:
             raise MessageIllegal(
                 f"queueId[{queue_id}] is illegal, topic:[{name}] "

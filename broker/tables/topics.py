@@ -199,11 +199,16 @@ class TopicTable(Versioned):
         assert len(self._news) <= min(self.version, NEWS_MOST), (len(self._news), self.version)
         self._text.validate()
 
-    def readable(self, name: str, queue_id: int | None = None) -> Topic:
-        """The topic, if it and this queue may be read; a SaturnError says why not."""
+    def existing(self, name: str) -> Topic:
+        """The topic of this name. TopicNotExist: there is none."""
         topic = self.get(name)
         if topic is None:
             raise TopicNotExist(f"topic[{name}] not exist, apply first please!")
+        return topic
+
+    def readable(self, name: str, queue_id: int | None = None) -> Topic:
+        """The topic, if it and this queue may be read; a SaturnError says why not."""
+        topic = self.existing(name)
         if not topic.perm & READ:
             raise NoPermission(f"topic [{name}] is not readable")
         if topic.attributes:

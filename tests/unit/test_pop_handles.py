@@ -191,3 +191,23 @@ def test_clients_cannot_write_records() -> None:
         assert reply.code == 16
 
     run(body)
+
+
+def test_handles_are_valid_while_their_topic_may_not_be_read() -> None:
+    async def body(world: World) -> None:
+        broker, popper = await started(world)
+        await send(popper, "a", "b", "c")
+        a, b, c = await popper.pop()
+        ext = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4}
+        ext |= {"perm": 2, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+        assert (await popper.remote.ask(Code.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+        assert (await popper.ack(a)).code == 0
+        assert (await popper.change(b, 60_000)).code == 0
+        back = {"group": "G", "offset": c.message.physical_offset, "delayLevel": -1}
+        back |= {"originTopic": "T", "extraInfo": c.handle}
+        assert (await popper.remote.ask(Code.CONSUMER_SEND_MSG_BACK, back)).code == 0
+        assert (await popper.ack(a, queueId=4)).code == 13
+        assert (await popper.pop(), popper.answers[-1].code) == ([], 16)
+        broker.validate()
+
+    run(body)
