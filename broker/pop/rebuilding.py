@@ -1,9 +1,10 @@
 """The table of leases as the records in the log tell it: the work of a new term of a master.
 
-It reads from the place that the last record names (`lo` in `records.py`), in steps. All leases
-begin their time anew. A table that was found this way knows each message as open, or as consumed,
-or as not yet given out, unless the log has lost records (by a disk that ran full, or an operator).
-Then each group goes on at its committed offset: some messages come again, and none is skipped.
+It reads from the place that the last record names (`lo` in `records.py`), in steps, and passes over
+records of topics that were deleted since. All leases begin their time anew. A table that was found
+this way knows each message as open, or as consumed, or as not yet given out, unless the log has
+lost records (by a disk that ran full, or an operator). Then each group goes on at its committed
+offset: some messages come again, and none is skipped.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ def _replayed(c: Context, topic: str) -> Generator[None, None, Leases]:
         result = store.get_message(topic, records.QUEUE, at, STEP, STEP_BYTES, override_limits=True)
         for message in decode_frames(result.data, False):
             record = _record_of(message)
+            if record is not None and store.is_deleted(record.place.topic, message.physical_offset):
+                continue
             if isinstance(record, records.LeaseRecord):
                 _take(table, record, message.queue_offset, now)
             elif record is not None:

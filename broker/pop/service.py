@@ -130,7 +130,8 @@ class PopService:
         return self._shares.status()
 
     def _step(self, now: float) -> None:
-        """End leases, forget idle lanes, and record leases again whose records are old."""
+        """End leases, forget lanes that are idle or gone, and record leases again whose records are
+        old."""
         over = [lease.lane for lease in self.leases.expire(now, EXPIRED_AT_ONCE)]
         lanes = (*over, *self._shares.released(now))
         for group, topic in dict.fromkeys((lane.place.group, lane.place.topic) for lane in lanes):
@@ -147,10 +148,23 @@ class PopService:
 
     def _forget_idle(self, now: float) -> None:
         for lane in list(self.leases.lanes.values()):
-            if lane.open or not lane.idle_since:
+            if self._is_gone(lane):
+                self.leases.forget(lane)
+            elif lane.open or not lane.idle_since:
                 lane.idle_since = now
             elif now - lane.idle_since >= IDLE_S:
                 self.leases.forget(lane)
+
+    def _is_gone(self, lane: PopLane) -> bool:
+        """Whether the queue was deleted with its topic, which may have been made again; or nobody
+        can pop from it, as its topic has fewer queues now, and nothing of it is out."""
+        name, topics = lane.place.topic, self._c.topics
+        topic = topics.get(name)
+        if topic is None:
+            return name in topics.deleted  # a promoted slave may not have the topic yet
+        if lane.told is not None and self._mark(lane.place) is None:
+            return True
+        return not lane.out and lane.place.queue_id >= topic.read_queues
 
     # giving out
 

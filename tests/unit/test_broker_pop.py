@@ -419,6 +419,53 @@ def test_a_deleted_group_begins_anew_also_after_a_restart() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("made_again", [False, True])
+def test_messages_of_a_deleted_topic_are_not_out(restart: bool, made_again: bool) -> None:
+    async def body(world: World) -> None:
+        broker, popper = await started(world, max_popped_messages=4)
+        await send(popper, "a", "b")
+        assert len(await popper.pop(invisible=600_000)) == 2
+        ext = {"topic": "T"}
+        assert (await popper.remote.ask(Code.DELETE_TOPIC_IN_BROKER, ext)).code == 0
+        if made_again:
+            await send(popper, "c")
+        if restart:
+            await broker.close()
+            broker, popper = await started(world, max_popped_messages=4)
+            await settled(world, broker, popper)
+        await world.until(lambda: broker.messaging.popping.status()["popsOpen"] == "0", 11)
+        assert await popper.remote.committed() is None
+        if made_again:
+            assert bodies(await popper.pop()) == [b"c"]
+        broker.validate()
+
+    run(body)
+
+
+def test_messages_of_a_queue_that_was_removed_are_out_until_their_time_is_over() -> None:
+    async def body(world: World) -> None:
+        broker, popper = await started(world)
+        await send(popper, "a", queue=0)
+        await send(popper, "b", queue=3)
+        assert len(await popper.pop(invisible=30_000)) == 2
+        ext = {"topic": "T", "defaultTopic": "TBW102", "readQueueNums": 2, "writeQueueNums": 2}
+        ext |= {"perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": "false"}
+        assert (await popper.remote.ask(Code.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+        await asyncio.sleep(20)
+        status = broker.messaging.popping.status
+        assert status()["popsOpen"] == "2"
+        await world.until(lambda: status()["popsOpen"] == "1", 25)
+        assert bodies(await popper.pop()) == [b"a"]
+        assert (
+            await popper.remote.ask(Code.UPDATE_AND_CREATE_TOPIC, ext | {"readQueueNums": 4})
+        ).code == 0
+        assert bodies(await popper.pop()) == [b"b"]
+        broker.validate()
+
+    run(body)
+
+
 def test_a_slave_that_is_promoted_knows_what_is_out() -> None:
     async def body(world: World) -> None:
         master = await world.broker(role="SYNC_MASTER", alone=True)
