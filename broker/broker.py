@@ -323,10 +323,12 @@ class Broker:
             [BrokerData(config.cluster_name, name, {MASTER_ID: self.address})],
         )
 
-    def _dropped(self, endpoint: Endpoint, request: Command) -> None:
-        if self._parts is not None and not self._closed:
-            self._parts.messaging.pops.dropped(endpoint, request)
-            self._parts.messaging.pulls.held.dropped(endpoint, request)
+    def _dropped(self, endpoint: Endpoint, request: Command) -> bool:
+        """Forget a request that is held; False if it is none, and may be answered."""
+        if self._parts is None or self._closed:
+            return False
+        found = self._parts.messaging.pops.dropped(endpoint, request)
+        return found or self._parts.messaging.pulls.held.dropped(endpoint, request)
 
     def _lost(self, endpoint: Endpoint) -> None:
         if self._parts is not None and not self._closed:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from saturnmq.gateway.clients import Client
 from saturnmq.gateway.codes import NOT_MASTER
 from saturnmq.gateway.node import GatewayNode
-from saturnmq.gateway.peers import Late, Peers
+from saturnmq.gateway.peers import Peers, claimed
 from saturnmq.gateway.topics import Directory
 from saturnmq.protocol.codes import ResponseCode
+from saturnmq.protocol.inner_endpoint import Late
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, SaturnError, SystemBusy
 
@@ -35,12 +36,13 @@ class Asking:
     ) -> Command:
         """The answer of the broker of this name to a request about a topic, whatever its code.
         Without a client the gateway asks for itself: a request of a client shows that it lives.
-        When the call is cancelled this broker drops the request; `late` gets another one's answer.
+        When the call is cancelled this broker drops the request, if it can; `late` gets an answer
+        that comes after that, of whichever broker.
         """
         refusal: Command | None = None
         if broker == self._node.broker_name:
             link = self._directory.inside() if client is None else client.link
-            reply = await link.ask(request)
+            reply = await claimed(link.ask(request, late), late)
             if not is_refusal(reply):
                 return reply
             refusal = reply

@@ -4,15 +4,26 @@ is first needed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from saturnmq.protocol.endpoint import Endpoint, Handler
+from saturnmq.protocol.inner_endpoint import Late
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime, split_address
 from saturnmq.runtime.errors import ConnectFailed, SaturnError
 
 CONNECT_S = 2.0
-Late = Callable[[Command], None]
+
+
+async def claimed(answer: asyncio.Future[Command], late: Late | None) -> Command:
+    """The answer, which `late` gets if the caller is cancelled in the turn of the loop in which it
+    comes: then it is there, and the caller does not see it."""
+    try:
+        return await answer
+    except asyncio.CancelledError:
+        has_come = answer.done() and not answer.cancelled() and answer.exception() is None
+        if late is not None and has_come:
+            late(answer.result())
+        raise
 
 
 class Peers:
@@ -44,7 +55,7 @@ class Peers:
                 answer.set_exception(found)
 
         endpoint.request_callback(command, timeout_s, came)
-        return await answer
+        return await claimed(answer, late)
 
     async def _connect(self, address: str) -> Endpoint:
         async with self._opening.setdefault(address, asyncio.Lock()):

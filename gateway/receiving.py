@@ -168,7 +168,7 @@ class Receiving:
             raise
 
     def _give_back_all(self, topic: str, group: str, broker: str, reply: Command) -> None:
-        """Another broker held the receive of a client that has gone meanwhile."""
+        """A broker answered the receive of a client that has gone meanwhile."""
         if reply.code == ResponseCode.SUCCESS:
             receipts = [handle_of(each) for each in _popped(reply, topic, group, broker)]
             self._runtime.spawn(self._give_back(group, topic, receipts), name="give-back")

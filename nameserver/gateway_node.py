@@ -35,7 +35,7 @@ class NameserverNode:
 
     def connect_inside(self, peer_address: str, client: InnerClient) -> InnerEndpoint:
         """A client counts as a connection; it asks the nameserver nothing."""
-        return self._server.connections.accept_inside(peer_address, client, lambda _, __: None)
+        return self._server.connections.accept_inside(peer_address, client, lambda _, __: False)
 
     def masters(self) -> list[str]:
         names = self._server.routes.cluster_info()["brokerAddrTable"]

@@ -22,7 +22,8 @@ from .remoting import Command
 
 log = logging.getLogger(__name__)
 
-Dropped = Callable[["InnerEndpoint", Command], None]
+Dropped = Callable[["InnerEndpoint", Command], bool]
+Late = Callable[[Command], None]
 
 
 class InnerClient(Protocol):
@@ -62,24 +63,26 @@ class InnerEndpoint(Endpoint):
         on_drop: Dropped,
         budget: Budget,
     ) -> None:
-        """`on_drop` is told when nobody waits for the answer to a request any more."""
+        """`on_drop` is told when nobody waits for the answer to a request any more. It returns
+        whether the request is forgotten, so that no answer comes."""
         super().__init__(runtime, handler, on_close, on_open=on_open, budget=budget)
         self.peer_address = peer_address
         self._client = client
         self._on_drop = on_drop
-        self._asked: dict[int, asyncio.Future[Command]] = {}
+        self._asked: dict[int, tuple[asyncio.Future[Command], Late | None]] = {}
+        self._late: dict[int, Late] = {}  # of requests that were cancelled, but not forgotten
         on_open(self)
 
-    def ask(self, command: Command) -> asyncio.Future[Command]:
+    def ask(self, command: Command, late: Late | None = None) -> asyncio.Future[Command]:
         """Send a request. The future gives the response, whatever its code, or ConnectionLost.
-        Cancelling it drops the request."""
+        Cancelling it drops the request; `late` gets an answer that comes all the same."""
         future: asyncio.Future[Command] = self._runtime.create_future()
         if self.closed:
             future.set_exception(self._lost(f"request {command.code}"))
             return future
         self.heard()
         command.opaque = self._next_opaque()
-        self._asked[command.opaque] = future
+        self._asked[command.opaque] = future, late
         self._request(command)
         if not future.done():
             future.add_done_callback(lambda done: self._settled(command, done))
@@ -123,8 +126,11 @@ class InnerEndpoint(Endpoint):
             self._finish(waiter, found)
 
     def _settled(self, command: Command, future: asyncio.Future[Command]) -> None:
-        if future.cancelled() and self._asked.pop(command.opaque, None) is not None:
-            self._on_drop(self, command)
+        if not future.cancelled():
+            return
+        _, late = self._asked.pop(command.opaque, (None, None))
+        if not self._on_drop(self, command) and late is not None:
+            self._late[command.opaque] = late
 
     def _send(self, command: Command) -> None:
         if self.closed:
@@ -132,15 +138,19 @@ class InnerEndpoint(Endpoint):
         if not command.is_response:
             self._client.told(command)
             return
-        future = self._asked.pop(command.opaque, None)
+        future, late = self._asked.pop(command.opaque, (None, None))
+        late = self._late.pop(command.opaque, late)
+        if command.more:
+            command.body, command.more = b"".join((command.body, *command.more)), ()
         if future is not None and not future.done():
-            if command.more:
-                command.body, command.more = b"".join((command.body, *command.more)), ()
             future.set_result(command)
+        elif late is not None:
+            late(command)
 
     def _shut(self) -> None:
         waiting, self._asked = self._asked, {}
+        self._late.clear()
         super()._shut()
-        for future in waiting.values():
+        for future, _ in waiting.values():
             if not future.done():
                 future.set_exception(self._lost("a request"))

@@ -141,11 +141,13 @@ class HeldPulls(Generic[R]):
         if not pull.endpoint.closed:
             pull.endpoint.budget.give_back(pull.size)
 
-    def dropped(self, endpoint: Endpoint, request: Command) -> None:
-        """Forget a request whose answer nobody waits for any more."""
+    def dropped(self, endpoint: Endpoint, request: Command) -> bool:
+        """Forget a request whose answer nobody waits for any more; False if it is not held."""
         for held in self.of(endpoint):
             if held.request is request:
                 self.forget(held)
+                return True
+        return False
 
     def forget_all(self, pulls: list[R]) -> Generator[None, None, None]:
         """Forget the pulls of a connection that is gone; yields between two turns of the loop."""

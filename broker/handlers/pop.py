@@ -295,12 +295,16 @@ class PopRequests:
         """Whether a request waits for messages, or is being looked for in steps."""
         return len(self.held) > 0 or bool(self._looking)
 
-    def dropped(self, endpoint: Endpoint, request: Command) -> None:
-        """Forget a request whose answer nobody waits for any more."""
-        self.held.dropped(endpoint, request)
-        for looking in self._looking.values():
-            for held in looking:
-                held.done = held.done or held.request is request
+    def dropped(self, endpoint: Endpoint, request: Command) -> bool:
+        """Forget a request whose answer nobody waits for any more; False if it waits for nothing,
+        so that its answer comes."""
+        if self.held.dropped(endpoint, request):
+            return True
+        looking = (held for each in self._looking.values() for held in each)
+        found = next((held for held in looking if held.request is request), None)
+        if found is not None:
+            found.done = True
+        return found is not None
 
     def closed(self, endpoint: Endpoint) -> None:
         """Forget the requests of a closed connection."""

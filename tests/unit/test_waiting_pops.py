@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from gateway_rig import served
+from gateway_rig import Caller, served, with_slave
 from pop_rig import Popper, bodies, send, settled, started
 from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
+from saturnmq.gateway.gateway import Gateway
 from saturnmq.protocol.codes import RequestCode as Code
 from world_rig import World, run
 
@@ -142,5 +143,44 @@ def test_a_receive_that_is_cancelled_while_it_is_looked_for_takes_nothing(turns:
         await caller.send(caller.message(b"wanted", user={"n": "1"}))
         assert (await receive(5000)).bodies == [b"wanted"]
         broker.validate()
+
+    run(body)
+
+
+@pytest.mark.parametrize("comes_at_once", [False, True])
+def test_a_receive_that_is_cancelled_while_its_lease_is_copied_gives_back(
+    comes_at_once: bool,
+) -> None:
+    """`comes_at_once`: the call ends in the turn of the loop in which its answer comes."""
+
+    async def body(world: World) -> None:
+        master, slave, _ = await with_slave(world, await world.nameserver())
+        caller = Caller(world, Gateway(master._runtime, master, "10.9.9.7:8081"))
+        await caller.receive(poll_ms=0)
+        held = master.messaging.pops.held
+        receive = caller.receive(poll_ms=20_000, invisible_ms=3_600_000)
+        waiting = asyncio.ensure_future(receive)
+        await world.until(lambda: len(held) == 1)
+        sent = asyncio.ensure_future(caller.send(caller.message(b"a")))
+        await world.until(lambda: len(held) == 0)  # it was popped, and the slave has not the lease
+        ledger = master.ground.context.ledger
+        release = ledger.release
+
+        def release_and_cancel(confirmed: int) -> int:
+            released = release(confirmed)
+            if released and not len(ledger):
+                waiting.cancel()
+            return released
+
+        if comes_at_once:
+            ledger.release = release_and_cancel  # type: ignore[method-assign]  # no time between
+        else:
+            waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await sent
+        assert (await caller.receive(poll_ms=15_000)).bodies == [b"a"]
+        await slave.close()
+        await master.close()
 
     run(body)
