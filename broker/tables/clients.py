@@ -70,6 +70,14 @@ def _note_reads(group: ConsumerGroup, endpoint: Endpoint, data: Consumer) -> Non
         log.info("all members of group %s subscribe alike again", group.name)
 
 
+@dataclass(slots=True)
+class JoinedGroups:
+    """The groups of one connection, in the order in which it joined them."""
+
+    producing: dict[str, None] = field(default_factory=dict)
+    consuming: dict[str, None] = field(default_factory=dict)
+
+
 class ClientTable:
     def __init__(self, expiry_s: float) -> None:
         self._expiry = expiry_s
@@ -79,6 +87,8 @@ class ClientTable:
         # of an older one may come after the first ones of a newer one.
         self._producing: dict[str, dict[Endpoint, None]] = {}
         self._client_ids: dict[Endpoint, str] = {}  # of the connections of producers
+        # So that the end of a connection costs as much as it has groups, not as there are groups.
+        self._joined: dict[Endpoint, JoinedGroups] = {}
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         """The consumers of this group that are connected; None if there are none."""
@@ -105,10 +115,11 @@ class ClientTable:
             assert endpoints, f"{client_id} has no connection"
             for endpoint in endpoints:
                 assert self._client_ids.get(endpoint) == client_id, f"{client_id} has another name"
-        for members in self.producers.values():
+        for name, members in self.producers.items():
             assert members.keys() <= self._client_ids.keys(), "a producer has no id"
+            assert all(name in self._joined[each].producing for each in members), f"of {name}"
         for endpoint, client_id in self._client_ids.items():
-            assert self._is_producer(endpoint), f"{client_id} is in no producer group"
+            assert self._joined[endpoint].producing, f"{client_id} is in no producer group"
             assert endpoint in self._producing.get(client_id, ()), f"{client_id} is not found"
         for name, group in self.consumers.items():
             assert group.name == name, f"{group.name} is kept as {name}"
@@ -116,6 +127,13 @@ class ClientTable:
             unsaid = group.subscriptions.keys() - group.documents.keys()
             assert not unsaid, f"group {name} subscribes {unsaid}, and no heartbeat says so"
             group.reads.validate(group.members)
+            assert all(name in self._joined[each].consuming for each in group.members), f"of {name}"
+        for endpoint, joined in self._joined.items():
+            assert joined.producing or joined.consuming, f"{endpoint} is in no group"
+            for name in joined.producing:
+                assert endpoint in self.producers[name], f"{endpoint} is not in {name}"
+            for name in joined.consuming:
+                assert endpoint in self.consumers[name].members, f"{endpoint} is not in {name}"
 
     def unknown(self, endpoint: Endpoint, beat: Heartbeat) -> int:
         """The number of groups in the heartbeat of which the connection is no member yet."""
@@ -136,6 +154,10 @@ class ClientTable:
         """Take one heartbeat; return the consumer groups that changed by it."""
         member = ConsumerMember(beat.client_id, language, version, now)
         changed = []
+        if beat.producer_groups or beat.consumers:
+            ours = self._joined.setdefault(endpoint, JoinedGroups())
+            ours.producing |= dict.fromkeys(beat.producer_groups)
+            ours.consuming |= dict.fromkeys(each.group for each in beat.consumers)
         for group in beat.producer_groups:
             self.producers.setdefault(group, {})[endpoint] = member
         if beat.producer_groups:
@@ -204,28 +226,28 @@ class ClientTable:
         everything: bool = False,
     ) -> list[str]:
         """Take a connection out of groups; return the consumer groups that changed."""
-        for name in list(self.producers):
-            if everything or name == producer_group:
-                self._remove_producer(name, endpoint)
-        changed = []
-        for name in list(self.consumers):
-            if not everything and name != consumer_group:
-                continue
+        joined = self._joined.get(endpoint)
+        if joined is None:
+            return []
+        for name in [n for n in joined.producing if everything or n == producer_group]:
+            del joined.producing[name]
+            members = self.producers[name]
+            del members[endpoint]
+            if not members:
+                del self.producers[name]
+        if not joined.producing:
+            self._forget_producer(endpoint)
+        changed = [n for n in joined.consuming if everything or n == consumer_group]
+        for name in changed:
+            del joined.consuming[name]
             group = self.consumers[name]
-            if group.members.pop(endpoint, None) is not None:
-                changed.append(name)
+            del group.members[endpoint]
             group.reads.forget(endpoint)
             if not group.members:
                 del self.consumers[name]
+        if not (joined.producing or joined.consuming):
+            del self._joined[endpoint]
         return changed
-
-    def _remove_producer(self, group: str, endpoint: Endpoint) -> None:
-        members = self.producers[group]
-        members.pop(endpoint, None)
-        if not members:
-            del self.producers[group]
-        if not self._is_producer(endpoint):
-            self._forget_producer(endpoint)
 
     def _forget_producer(self, endpoint: Endpoint) -> None:
         client_id = self._client_ids.pop(endpoint, None)
@@ -234,9 +256,6 @@ class ClientTable:
             del endpoints[endpoint]
             if not endpoints:
                 del self._producing[client_id]
-
-    def _is_producer(self, endpoint: Endpoint) -> bool:
-        return any(endpoint in members for members in self.producers.values())
 
     def expired(self, now: float) -> list[Endpoint]:
         """The connections whose client went silent."""
