@@ -42,6 +42,7 @@ from typing import Any
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE
 from saturnmq.protocol.epochs import ceiling
 from saturnmq.protocol.route import MASTER_ID, BrokerData, DataVersion, QueueData, TopicRoute
+from saturnmq.protocol.topics import MEMBERS_PREFIX
 from saturnmq.runtime.errors import ForeignGroup, InvalidParameter, SystemError_, TopicNotExist
 
 from .claims import Claims, differ, refusal
@@ -361,10 +362,9 @@ class RouteTable:
         brokers = [self._brokers[name] for name in sorted(queues) if name in self._brokers]
         if not brokers:
             raise TopicNotExist(f"No topic route info in name server for the topic: {topic}")
-        return TopicRoute(
-            queues=[queues[data.broker_name] for data in brokers],
-            brokers=[self._with_acting_master(data, queues) for data in brokers],
-        )
+        if not topic.startswith(MEMBERS_PREFIX):
+            brokers = [self._with_acting_master(data, queues) for data in brokers]
+        return TopicRoute([queues[data.broker_name] for data in brokers], brokers)
 
     def _with_acting_master(self, group: BrokerData, queues: dict[str, QueueData]) -> BrokerData:
         """Without a master, and with writes off, the smallest id is shown as id 0

@@ -19,6 +19,7 @@ RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 SYSTEM_PREFIX = "rmq_sys_"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"  # records of pop: broker/pop/records.py
+MEMBERS_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"  # its route names the members of a group as they are
 
 AUTO_CREATE_TOPIC = "TBW102"  # the template of automatically created topics
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"

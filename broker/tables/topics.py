@@ -40,6 +40,7 @@ from saturnmq.protocol.route import DataVersion, TopicConfig
 from saturnmq.protocol.topics import (
     AUTO_CREATE_TOPIC,
     GROUPS_TOPIC,
+    MEMBERS_PREFIX,
     REVIVE_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
@@ -133,7 +134,7 @@ def system_topics(
         Topic(cluster, 16, 16, INHERIT | READ | WRITE),
         Topic(broker, 1, 1, INHERIT | READ | WRITE),
         Topic(reply_topic(cluster), 1, 1),
-        Topic(f"rmq_sys_SYNC_BROKER_MEMBER_{broker}", 1, 1),
+        Topic(MEMBERS_PREFIX + broker, 1, 1),
         Topic(GROUPS_TOPIC, 1, 1),
     ]
     if traces is not None:

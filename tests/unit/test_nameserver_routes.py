@@ -318,6 +318,20 @@ def test_acting_master_shows_the_smallest_slave_as_master_without_writes() -> No
     assert not route.queues[0].writable
 
 
+def test_no_slave_acts_as_master_in_the_route_of_the_topic_that_names_a_groups_members() -> None:
+    table = RouteTable()
+    topics = ("T", "rmq_sys_SYNC_BROKER_MEMBER_broker-a")
+    for broker_id in (0, 1, 2):
+        here = f"s:{broker_id}"
+        table.register(
+            broker(broker_id=broker_id, address=here, topics=topics, enable_acting_master=True), 0
+        )
+    table.unregister("broker-a", "s:0")
+    acting, members = (table.route(topic).brokers[0].addresses for topic in topics)
+    assert acting == {0: "s:1", 2: "s:2"}
+    assert members == {1: "s:1", 2: "s:2"}
+
+
 class RouteMachine(RuleBasedStateMachine):
     """Random registrations and losses against a model: a dict of who is alive."""
 
