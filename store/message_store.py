@@ -421,7 +421,7 @@ class MessageStore:
 
     def append_group(
         self, document: bytes, parts: Sequence[AtomicBatchPart], *, store_host: bytes = bytes(8)
-    ) -> Iterator[AppendResult | None]:
+    ) -> Generator[AppendResult | None, None, None]:
         """Append these parts behind a marker, all or none; see `Writer.append_group`."""
         self._check_writable()
         return self._writer.append_group(document, parts, store_host=store_host)

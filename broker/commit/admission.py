@@ -29,11 +29,16 @@ class Admission:
         self._c = context
         self._hosts: dict[str, bytes] = {}
 
-    def check_ready(self) -> None:
-        """Check that this node takes messages now; a SaturnError says why it does not."""
+    def check_leads(self) -> None:
+        """Check that this node is the master. SystemBusy says why it takes no messages."""
         c = self._c
         if refusal := c.role.refuses(c.runtime.monotonic()) or c.unelected():
             raise SystemBusy(f"{REJECTED}{refusal}; send to the master")
+
+    def check_ready(self) -> None:
+        """Check that this node takes messages now; a SaturnError says why it does not."""
+        c = self._c
+        self.check_leads()
         if c.role.required > 1 and c.copies_in_sync() < c.config.min_in_sync_replicas:
             raise InSyncReplicasNotEnough(
                 f"[IN_SYNC_REPLICAS_NOT_ENOUGH]{c.copies_in_sync()} copies are in sync, "

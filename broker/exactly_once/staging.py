@@ -20,7 +20,9 @@ duplicates as well. The answer to FINISH_EPOCH also waits until readers can have
 Codes beside those of sends: 390030 the stage is not here (any more): stage it again.
 
 A batch goes in part by part, and between two parts the loop serves everything else. Requests that
-append wait (`park`) until the batch is whole; then they are handled in their order.
+append wait (`park`) until the batch is whole; then they are handled in their order. So do FENCE and
+PROMOTE: the end of the log that they answer has the whole batch. If this node is master no more for
+another reason, the batch is given up.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.frame import TRANSACTION_MASK
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import RETRY_PREFIX
-from saturnmq.runtime.errors import InvalidParameter, MessageIllegal, StageLost
+from saturnmq.runtime.errors import InvalidParameter, MessageIllegal, StageLost, SystemBusy
 from saturnmq.store.message_store import AppendResult, AtomicBatchPart, Marker
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ APPENDING = frozenset(
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.CLEAN_UNUSED_TOPIC,
+        RequestCode.FENCE,
+        RequestCode.PROMOTE,
     }
 )
 
@@ -286,9 +290,14 @@ class StagingService:
             }
         )
         put: AppendResult | None = None
-        for put in c.store.append_group(document, stage.parts, store_host=c.store_host):
+        appending = c.store.append_group(document, stage.parts, store_host=c.store_host)
+        for put in appending:
             if put is None:
                 await c.runtime.sleep(0)
+                try:
+                    self._admission.check_leads()
+                except SystemBusy as refused:  # its next master does not wait for this batch
+                    appending.throw(refused)
         assert put is not None, f"{key} was appended, and nobody knows where"
         assert put.physical_offset < put.end_offset, (put.physical_offset, put.end_offset)
         self._take(put, document)

@@ -7,7 +7,7 @@ segment, and a batch goes in whole. When a write fails that is not known any mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 
 from saturnmq.protocol.frame import (
@@ -365,13 +365,13 @@ class Writer:
 
     def append_group(
         self, document: bytes, parts: Sequence[AtomicBatchPart], *, store_host: bytes = bytes(8)
-    ) -> Iterator[AppendResult | None]:
+    ) -> Generator[AppendResult | None, None, None]:
         """Append these parts behind a marker that says `document`, all or none: one with each
         `next`, the last of which gives the Put of the group; its offsets are the marker's.
 
         The caller goes on to the end, or to an error; other appends are refused meanwhile, and
         for ever if nobody goes on. An error is a refusal, nothing is in the log, unless a write
-        failed.
+        failed. A SaturnError that the caller throws in gives the batch up.
         """
         self._check_alone()
         crc_property = self._config.crc_property
