@@ -271,7 +271,7 @@ class AdminService:
 
         async def delete() -> None:
             if header.clean_offset:
-                await self._c.steps.run(self._offsets.forget({name}))
+                await self._c.steps.run(self._offsets.delete(name))
             await self._deleted(deletion, self._groups)
 
         self._answer_behind(endpoint, request, delete())

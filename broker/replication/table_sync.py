@@ -217,7 +217,7 @@ class TableSync:
         marks = await c.steps.run(c.offsets.read(document))
         self._check_follows(follows)
         if c.topics.changes != changes:  # one may have been deleted meanwhile
-            marks = c.offsets.of_topics(marks)
+            marks = c.offsets.of_living(marks)
         c.offsets.take(document, marks)
 
     def _compare_levels(self, theirs: str | None) -> None:

@@ -2,16 +2,16 @@
 
 `config/consumerOffset.json`: `{"dataVersion":DV,"offsetTable":{"<topic>@<group>":{"<queue>":n}}}`,
 written by this module every 5 s if something changed, read at start, copied by slaves (code 43). We
-add two keys, which RocketMQ ignores: `"generationTable"`, of the same form, for marks of a
-generation above 0, and `"stale":true` (see `progress.py` for both).
+add keys that RocketMQ ignores: `"generationTable"`, of the same form, for marks of a generation
+above 0, `"stale":true` (see `progress.py` for both), and `"deletedTable"` (`deleted_groups.py`).
 
 Rule (docs/internals/format.md 10.3): a commit below the known offset is ignored; only an explicit
 reset moves an offset back. The master answers pulls of the queue with PULL_OFFSET_MOVED
 (OFFSET_RESET, docs/internals/protocol.md 2.2) until one reads from the new offset, and ignores
 commits until then: a member may not be known yet where an order arrives, an answer may be lost, and
 a member that was told may go on to commit its old place (Java's of 4.9 does so for 10 s). Offsets
-in a topic go when it is deleted. No table that still has them, a slave's or the file, brings them
-back.
+in a topic go when it is deleted, and those of a group if its deletion says so. No table that still
+has them, a slave's or the file, brings them back.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from saturnmq.broker.tables.deleted_groups import KEY as DELETED
+from saturnmq.broker.tables.deleted_groups import DeletedGroups
 from saturnmq.broker.tables.progress import NOTHING, Mark, ProgressTable, mark_by_number
 from saturnmq.broker.tables.table_memory import check_text, fits_frame
-from saturnmq.broker.tables.table_persistence import Row, readable
+from saturnmq.broker.tables.table_persistence import Document, Row, readable
 from saturnmq.protocol import checked
 from saturnmq.runtime.steps import at_once
 
@@ -69,6 +71,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         super().__init__(now_ms)
         self._room_for = room_for
         self._is_over = is_over
+        self._deleted = DeletedGroups()
         # The log that they belong to (`lost_offsets.log_of`), if not this node's: a slave's table
         # may be ahead of its log, and of a later epoch.
         self.of_log: dict[str, str] = {}
@@ -85,14 +88,21 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
             return offset == known.offset
         if known is None:
             self._make_room(place)
+            self.progress.marks[place] = self._known(place)
         has_risen = self.progress.advance(place, offset)
         assert has_risen, f"{place} is committed at {offset}, known is {known}"
         self.mark_dirty()
         return True
 
+    def _known(self, place: GroupOffset) -> Mark:
+        """The mark of this place, or the one before its first."""
+        first = self._deleted.first
+        return self.progress.marks.get(place) or Mark(first(place.group), NOTHING.offset)
+
     def validate(self) -> None:
         """AssertionError: a mark cannot be, or places are counted wrongly."""
         super().validate()
+        self._deleted.validate()
         for place in self.progress.marks:
             assert place.queue_id >= 0, f"an offset in queue {place.queue_id} of {place.topic}"
         assert self._text_bytes >= NUMBER_BYTES * self._counted, (self._text_bytes, self._counted)
@@ -106,10 +116,11 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
             self._count_pairs()
         pair = topic, group
         more = NUMBER_BYTES + (0 if pair in self._pairs else _pair_bytes(pair))
-        if self._some_are_gone and not fits_frame(self._text_bytes + more):
+        deleted = self._deleted.text_bytes
+        if self._some_are_gone and not fits_frame(self._text_bytes + deleted + more):
             self._count_pairs()
             more = NUMBER_BYTES + (0 if pair in self._pairs else _pair_bytes(pair))
-        check_text("consumer offsets", self._text_bytes, more)
+        check_text("consumer offsets", self._text_bytes + deleted, more)
         self._pairs.add(pair)
         self._text_bytes += more
         self._counted += 1
@@ -125,7 +136,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         place = GroupOffset(topic, group, queue_id)
         if place not in self.progress.marks:
             self._make_room(place)
-        known = self.progress.marks.get(place, NOTHING)
+        known = self._known(place)
         generation = (known.generation + 1) | 1
         assert generation > known.generation, f"a reset from {known} to generation {generation}"
         self.progress.marks[place] = Mark(generation, offset)
@@ -151,7 +162,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
 
     def moves(self, group: str, topic: str, queue_id: int) -> int:
         """The generation that a member knows which follows all resets."""
-        known = self.progress.marks.get(GroupOffset(topic, group, queue_id), NOTHING)
+        known = self._known(GroupOffset(topic, group, queue_id))
         return known.generation + (known.generation & 1)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> None:
@@ -207,6 +218,24 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
     def forget(self, groups: Collection[str]) -> Forgetting:
         """Forget the offsets of these groups."""
         return self._drop(lambda place, _: place.group in groups)
+
+    def delete(self, group: str) -> Forgetting:
+        """Forget the offsets of this group, as its deletion demands: no table of another node
+        brings them back."""
+        places, newest = list(self.progress.marks), -1
+        for start in range(0, len(places), STEP_PLACES):
+            if start:
+                yield
+            for place in places[start : start + STEP_PLACES]:
+                if place.group == group and (mark := self.progress.marks.get(place)) is not None:
+                    newest = max(newest, mark.generation)
+        if newest >= 0:
+            self._deleted.add(group, newest)
+            self.mark_dirty()
+            yield from self._drop(self._is_of_deleted)
+
+    def _is_of_deleted(self, place: GroupOffset, mark: Mark) -> bool:
+        return mark.generation < self._deleted.first(place.group)
 
     def forget_deleted(self) -> Forgetting:
         """Forget the offsets in topics that were deleted."""
@@ -271,17 +300,40 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
 
         step = 0
         for some in readable(checked.table(document, "offsetTable"), read, "the offsets of"):
-            marks |= self.of_topics(some)
+            marks |= self.of_living(some)
             step += 1 + len(some)
             if step >= STEP_READ:
                 step = 0
                 yield
         return marks
 
-    def of_topics(self, marks: Mapping[GroupOffset, Mark]) -> dict[GroupOffset, Mark]:
-        """These marks, without those of deleted topics."""
-        over = self._is_over
-        return {at: m for at, m in marks.items() if not over(at.topic, at.queue_id, m.offset)}
+    def of_living(self, marks: Mapping[GroupOffset, Mark]) -> dict[GroupOffset, Mark]:
+        """These marks, without those of deleted topics and groups."""
+        over, of_deleted = self._is_over, self._is_of_deleted
+        living = {at: m for at, m in marks.items() if not over(at.topic, at.queue_id, m.offset)}
+        if not self._deleted or self.progress.stale:  # then its deletions are replaced, too
+            return living
+        return {at: mark for at, mark in living.items() if not of_deleted(at, mark)}
+
+    def load(self, document: Mapping[str, Any]) -> None:
+        self._deleted.merge(document)
+        super().load(document)
+
+    def take(self, document: Mapping[str, Any], marks: Mapping[GroupOffset, Mark]) -> None:
+        if document.get("stale") is True:
+            return
+        if self.progress.stale:
+            self._deleted = DeletedGroups()
+        if self._deleted.merge(document):
+            self.mark_dirty()
+            at_once(self._drop(self._is_of_deleted))
+        super().take(document, marks)
+
+    def document(self) -> Document:
+        document = super().document()
+        if self._deleted:
+            document[DELETED] = self._deleted.to_json()
+        return document
 
     def rows_of(
         self, marks: Mapping[GroupOffset, Mark], *, generations: bool

@@ -7,6 +7,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from saturnmq.broker.tables.deleted_groups import KEPT_MAX
 from saturnmq.broker.tables.offsets import STEP_PLACES, STEP_READ, ConsumerOffsets
 from saturnmq.broker.tables.progress import NOTHING, Mark, Progress
 from saturnmq.runtime.steps import at_once
@@ -229,3 +230,72 @@ def test_a_large_table_is_read_in_steps() -> None:
     assert len(table) == 0
     table.take(document, marks)
     assert len(table) == 4 * STEP_READ
+
+
+def copied(table: ConsumerOffsets) -> ConsumerOffsets:
+    """A table that was read from the text of this one, as at a start."""
+    made = ConsumerOffsets(lambda: 1_000)
+    made.load(json.loads(json.dumps(table.snapshot())))
+    made.validate()
+    return made
+
+
+@pytest.mark.parametrize("resets", [0, 1, 2])
+def test_offsets_of_a_deleted_group_do_not_come_back_from_a_node_that_was_away(resets: int) -> None:
+    master = offsets((0, 1000), (1, 7))
+    master.commit("other", "t", 0, 5)
+    for _ in range(resets):
+        master.reset("g", "t", 0, 900)
+        master.take_reset("g", "t", 0)
+    away = copied(master)
+    at_once(master.delete("g"))
+    for node in (master, copied(master)):
+        node.merge(away.snapshot())
+        node.validate()
+        assert [node.query("g", "t", queue) for queue in (0, 1)] == [None, None]
+        assert node.query("other", "t", 0) == 5
+    assert master.commit("g", "t", 0, 3)  # it exists again, and begins anew
+    assert master.moves("g", "t", 0) == master.moves("g", "t", 1)  # no member has to move
+    master.merge(away.snapshot())
+    assert master.query("g", "t", 0) == 3
+    away.merge(master.snapshot())
+    away.validate()
+    assert [away.query("g", "t", queue) for queue in (0, 1)] == [3, None]
+    master.reset("g", "t", 0, 1)
+    at_once(master.delete("g"))
+    away.merge(master.snapshot())
+    assert (away.query("g", "t", 0), master.query("g", "t", 0)) == (None, None)
+
+
+def test_a_reset_of_a_deleted_group_counts_at_a_node_that_was_away() -> None:
+    master = offsets((0, 1000))
+    away = copied(master)
+    at_once(master.delete("g"))
+    master.reset("g", "t", 0, 4)
+    assert master.move_for("g", "t", 0, 9, heard=None) == 4
+    away.merge(master.snapshot())
+    assert (away.query("g", "t", 0), away.move_for("g", "t", 0, 9, heard=None)) == (4, 4)
+
+
+def test_a_deletion_that_only_a_deposed_master_knows_gives_way_to_its_new_masters_table() -> None:
+    master = offsets((0, 1000))
+    deposed = copied(master)
+    at_once(deposed.delete("g"))
+    deposed.distrust()
+    master.merge(deposed.snapshot())
+    assert master.query("g", "t", 0) == 1000
+    deposed.merge(master.snapshot())
+    assert deposed.query("g", "t", 0) == 1000
+    deposed.validate()
+
+
+def test_the_newest_deletions_of_groups_are_kept_and_no_more() -> None:
+    table = ConsumerOffsets(lambda: 1_000)
+    away = ConsumerOffsets(lambda: 1_000)
+    for number in range(KEPT_MAX + 1):
+        for each in (table, away):
+            each.commit(f"g{number}", "t", 0, 1)
+        at_once(table.delete(f"g{number}"))
+    table.validate()
+    table.merge(away.snapshot())
+    assert [table.query(f"g{number}", "t", 0) for number in (0, 1, KEPT_MAX)] == [1, None, None]

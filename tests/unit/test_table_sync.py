@@ -401,3 +401,28 @@ def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: P
         await again.close()
 
     run(body)
+
+
+def test_a_slave_that_was_away_when_a_group_was_deleted_brings_its_offsets_back_to_nobody(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        offsets = broker.context.offsets
+        for group in ("G", "H"):
+            offsets.commit(group, "orders", 0, 60)
+        away = await FakeMaster().start(runtime)
+        away.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = offsets.snapshot()
+        deletion = {"groupName": "G", "cleanOffset": "true"}
+        assert (await ask(client, RequestCode.DELETE_SUBSCRIPTIONGROUP, deletion)).code == 0
+        for _ in range(2):
+            await sync_of(broker).merge_back(away.address)  # as when a slave joins
+            assert offsets.query("G", "orders", 0) is None
+            assert offsets.query("H", "orders", 0) == 60
+            await broker.close()
+            broker = await started(runtime, config(tmp_path))  # the deletion is on the disk
+            offsets = broker.context.offsets
+        await broker.close()
+
+    run(body)
