@@ -5,8 +5,9 @@ yet and the consumer allows it, the request is held under (topic, queue) until a
 *visible* there (dispatched and below the visible watermark, invariant I9), or its time ends.
 If its filter drops all messages, a held request remembers how far it has looked, and is answered
 with that position within `PROGRESS_S`: its group's offset must follow, but not message by message.
-A read with an SQL92 condition may end before the queue does, without a message (20). The client
-asks again, and other requests come in between; one turn of the loop does only one such read. A held
+A request that reads by its group's subscription begins anew if a heartbeat has changed that. A read
+with an SQL92 condition may end before the queue does, without a message (20). The client asks
+again, and other requests come in between; one turn of the loop does only one such read. A held
 request costs one small object; those of a closed connection go when they are looked at. If a
 message may be for many requests, or many end at one time, the loop looks at some of them in each
 turn.
@@ -52,7 +53,7 @@ from saturnmq.protocol.codes import (
 )
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.errors import NoPermission, SystemBusy, TopicNotExist
+from saturnmq.runtime.errors import NoPermission, SaturnError, SystemBusy, TopicNotExist
 from saturnmq.store.message_store import Arrival, GetResult
 
 PROGRESS_S = 0.3  # a pull is held no longer than this once its filter has dropped messages
@@ -301,7 +302,7 @@ class PullService:
             gone = TopicNotExist(f"topic {pull.topic} was deleted")
             answer(pull.endpoint, pull.request, pull.request.reply(gone.code, str(gone)))
             return
-        if self._was_moved(pull):
+        if self._was_moved(pull) or not self._renews(pull):
             self.held.forget(pull)
             return
         result, code = self._read(pull)
@@ -320,9 +321,25 @@ class PullService:
 
     def _answer_late(self, pull: HeldPull) -> None:
         """Answer an overdue pull with the messages there are."""
-        if not pull.endpoint.closed:
+        if not pull.endpoint.closed and self._renews(pull):
             result, code = self._read(pull)
             self._reply_result(pull, result, code)
+
+    def _renews(self, pull: HeldPull) -> bool:
+        """Take the newest subscription for a pull that was held; a read by another one begins where
+        the client asked for. False: there is none any more, and the pull is answered."""
+        header = pull.header
+        if header.sys_flag & PULL_SUBSCRIPTION:
+            return True
+        try:
+            newest = of_group(self._c, header.group, pull.topic, header.sub_version)
+        except SaturnError as refused:
+            answer(pull.endpoint, pull.request, pull.request.reply(refused.code, str(refused)))
+            return False
+        if (newest.filter_codes, newest.sql) != (pull.codes, pull.sql):
+            pull.codes, pull.sql = newest.filter_codes, newest.sql
+            pull.offset = header.queue_offset
+        return True
 
     # answers
 

@@ -12,6 +12,7 @@ from frame_rig import plain_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.broker.broker import Broker
+from saturnmq.broker.handlers import pull as pull_handler
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -182,6 +183,70 @@ def test_a_group_filters_as_its_heartbeat_says(tmp_path: Path) -> None:
         assert numbers(await get(4))[:3] == [1, 3, 5]
         await beat(client, "||", 5, "TAG")
         assert (await get(5)).code == 24
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after", "found"),
+    [
+        (SQL, "n < 3", "n >= 103", [103]),
+        ("TAG", "C", "A", [101, 103]),
+        ("TAG", "C", "*", [100, 101, 102, 103]),
+    ],
+)
+@pytest.mark.parametrize("wakes", [True, False])
+def test_a_held_pull_reads_by_the_subscription_that_a_heartbeat_has_changed(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    before: str,
+    after: str,
+    found: list[int],
+    wakes: bool,
+) -> None:
+    monkeypatch.setattr(pull_handler, "PROGRESS_S", 1.5)  # the time for the second heartbeat
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        other = await connected(runtime, broker)
+        await fill(other, broker, 0, 100)
+        await beat(client, before, 1, kind)
+        by_group = {"sysFlag": 2, "subscription": "", "subVersion": 1}
+        held = asyncio.ensure_future(pull(client, 100, **by_group, suspendTimeoutMillis=60_000))
+        pulls = broker.messaging.pulls.held
+        await until(lambda: len(pulls) == 1)
+        if wakes:
+            await beat(client, after, 2, kind)
+            await fill(other, broker, 100, 104)
+        else:
+            await fill(other, broker, 100, 104)
+            await until(lambda: any(each.offset == 104 for each in pulls.by_queue["orders", 0]))
+            await beat(client, after, 2, kind)
+        got = await held
+        assert (got.code, numbers(got)) == (0, found)
+        await broker.close()
+
+    run(body)
+
+
+def test_a_held_pull_is_refused_when_its_group_reads_the_topic_no_more(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        await fill(client, broker, 0, 10)
+        await beat(client, "n < 0", 1)
+        by_group = {"sysFlag": 2, "subscription": "", "subVersion": 1}
+        held = asyncio.ensure_future(pull(client, 10, **by_group, suspendTimeoutMillis=60_000))
+        await until(lambda: len(broker.messaging.pulls.held) == 1)
+        gone = {"clientID": "C", "consumerGroup": "G"}
+        assert (await ask(client, RequestCode.UNREGISTER_CLIENT, gone)).code == 0
+        await fill(client, broker, 10, 11)
+        refused = await held
+        assert (refused.code, len(broker.messaging.pulls.held)) == (24, 0)
+        assert "has not subscribed topic orders" in str(refused.remark)
         await broker.close()
 
     run(body)
