@@ -18,15 +18,16 @@ from .header_fields import (
 )
 
 ENTRIES_MAX = 10_000  # of a queue that one answer may have
-GROUPS_MAX = 1 << 16  # characters of a list of groups
+NAMES_MAX = 1 << 16  # characters of a list of groups or topics
 
 
 @header
 class ConsumeStatsHeader(Header):
-    """GET_CONSUME_STATS 208."""
+    """GET_CONSUME_STATS 208. `topics`, joined by semicolons, go before `topic`."""
 
     group: str = name("consumerGroup")
     topic: str | None = name("topic", default=None)
+    topics: str = text("topicList", default="", most=NAMES_MAX)
 
 
 @header
@@ -86,7 +87,7 @@ class CorrectionHeader(Header):
 
     topic: str = name("topic")
     compared: str | None = name("compareGroup", default=None)
-    left_out: str = text("filterGroups", default="", most=GROUPS_MAX)
+    left_out: str = text("filterGroups", default="", most=NAMES_MAX)
 
 
 @header

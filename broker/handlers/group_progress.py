@@ -14,6 +14,7 @@ from saturnmq.broker.tables.topics import Topic
 from saturnmq.protocol import admin_headers, checked, fastjson, headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import retry_topic
 
 Progress = dict[fastjson.MqKey, dict[str, int]]
 
@@ -42,7 +43,11 @@ class GroupProgress:
         self, request: Command, header: admin_headers.ConsumeStatsHeader
     ) -> slices.Work:
         group = header.group
-        topics = (yield from self.topics_of(group)) if header.topic is None else [header.topic]
+        topics = sorted({topic for topic in header.topics.split(";") if topic})
+        if not topics:
+            named = header.topic
+            known = (yield from self.topics_of(group)) if named is None else [named]
+            topics = list(self._still_read(group, known, ordered_only=False))
         tps = self._tps(group, topics)
 
         def made(queues: list[tuple[Topic, int]]) -> bytes:
@@ -112,13 +117,15 @@ class GroupProgress:
     def _still_read(
         self, group: str, topics: Iterable[str], *, ordered_only: bool
     ) -> Iterator[str]:
-        """Those of the topics that exist, and that the group subscribes to if it is connected."""
+        """Those of the topics that exist, and that the group reads if it is connected: it
+        subscribes to them. Some members read its retry topic without a subscription."""
         online = self._clients.consumer_group(group)
+        read = frozenset[str]() if online is None else online.documents.keys()
         for name in sorted(topics):
             topic = self._c.topics.get(name)
             if topic is None or (ordered_only and not topic.order):
                 continue
-            if online is None or not online.documents or name in online.documents:
+            if not read or name in read or name == retry_topic(group):
                 yield name
 
     def on_time_span(

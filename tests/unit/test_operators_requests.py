@@ -89,6 +89,32 @@ def test_the_progress_of_all_groups_is_told_at_once() -> None:
     run(body)
 
 
+def test_a_connected_group_has_progress_in_the_topics_that_it_reads_or_that_are_named() -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world)
+        for topic in ("U", "%RETRY%G"):
+            assert (await client.send(b"u", topic=topic)).code == 0
+            assert (await client.commit(1, topic=topic)).code == 0
+
+        async def topics_of(**ext: str) -> set[str]:
+            asked = {"consumerGroup": "G", **ext}
+            stats = loaded(await client.ask(CODE.GET_CONSUME_STATS, asked))
+            return {topic for topic, _, _ in stats["offsetTable"]}
+
+        assert await topics_of() == {"T", "U", "%RETRY%G"}
+        member = await world.connect(broker.address)
+        await member.ask(CODE.HEART_BEAT, {}, heartbeat("G", "U"))
+        assert await topics_of() == {"U", "%RETRY%G"}
+        assert (await topics_of(topic="T"), await topics_of(topic="U")) == (set(), {"U"})
+        assert await topics_of(topicList="T;") == {"T"}
+        assert await topics_of(topicList="T;U;none;", topic="U") == {"T", "U"}
+        await member.ask(CODE.HEART_BEAT, {}, heartbeat("G"))  # it chooses its queues itself
+        assert await topics_of() == {"T", "U", "%RETRY%G"}
+        await broker.close()
+
+    run(body)
+
+
 def test_a_group_is_told_how_old_its_next_message_is() -> None:
     async def body(world: World) -> None:
         broker, client = await filled(world)
