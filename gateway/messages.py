@@ -29,7 +29,7 @@ from saturnmq.gateway.codes import CallRefused, Code
 from saturnmq.gateway.handles import ReceiptHandle
 from saturnmq.protocol import message_types
 from saturnmq.protocol import properties as names
-from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.checked import INT32_MAX, INT64_MAX
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.compression import ZLIB, sys_flag_of
 from saturnmq.protocol.message import ReceivedMessage
@@ -169,7 +169,8 @@ def delivered(found: ReceivedMessage, topic: Any, handle: ReceiptHandle | None) 
     system.store_host = found.store_host
     system.queue_id = found.queue_id
     system.queue_offset = found.queue_offset
-    system.delivery_attempt = found.reconsume_times + 1
+    # Any producer of Remoting says how often a message was delivered before.
+    system.delivery_attempt = min(found.reconsume_times + 1, INT32_MAX)
     if handle is not None:
         system.receipt_handle = str(handle)
     if group := properties.get(names.SHARDING_KEY):

@@ -1,12 +1,14 @@
 """PullMessage, UpdateOffset, GetOffset and QueryOffset, for consumers that choose queues and keep
 offsets themselves. No official client calls them.
 
-A pull is answered with the status, the messages, and the offset at which to go on. Without a master
-a slave answers pulls; offsets of groups are the master's.
+A pull is answered with the status, the messages, and the offset at which to go on. A message whose
+body cannot be decompressed is left out, and the log names it. Without a master a slave answers
+pulls; offsets of groups are the master's.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple
 
 from saturnmq.gateway import v2
@@ -27,7 +29,9 @@ from saturnmq.protocol.inner_batch import unwrapped
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import error_for
+from saturnmq.runtime.errors import MessageIllegal, error_for
+
+log = logging.getLogger(__name__)
 
 _NOTHING: dict[int, Any] = {
     ResponseCode.PULL_NOT_FOUND: status(Code.MESSAGE_NOT_FOUND, "no new message"),
@@ -115,7 +119,17 @@ class Pulling:
                 told = _NOTHING[ResponseCode.PULL_RETRY_IMMEDIATELY]
             await write(v2.PullMessageResponse(status=told))
             for message in found:
-                given = delivered(message, request.message_queue.topic, None)
+                try:
+                    given = delivered(message, request.message_queue.topic, None)
+                except MessageIllegal as error:  # the consumer would never come past it
+                    log.warning(
+                        "group %s does not get message %s of topic %s, which is unreadable: %s",
+                        group,
+                        message.message_id,
+                        place.topic,
+                        error,
+                    )
+                    continue
                 await write(v2.PullMessageResponse(message=given))
             next_offset = checked.integer(reply.ext, "nextBeginOffset")
             await write(v2.PullMessageResponse(next_offset=next_offset))

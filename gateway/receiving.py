@@ -2,7 +2,8 @@
 
 A receive is a pop of all queues of one broker. The order of its answer is fixed: the status, the
 messages one by one, the time of the answer. Messages that were popped and cannot be written,
-because the client has gone, are given back at once.
+because the client has gone, are given back at once. A message whose body cannot be decompressed is
+in no answer: it goes to the dead letters as it is stored, and the others of its pop are delivered.
 """
 
 from __future__ import annotations
@@ -149,23 +150,55 @@ class Receiving:
         *,
         renews: bool,
     ) -> None:
-        written = 0
+        """CallRefused: no body can be decompressed; nothing was written."""
+        done = 0
+        written: list[str] = []
         try:
-            await write(v2.ReceiveMessageResponse(status=OK))
             for message in found:
                 handle = ReceiptHandle(handle_of(message), message.physical_offset)
-                given = delivered(message, resource, handle)
+                try:
+                    given = delivered(message, resource, handle)
+                except MessageIllegal as error:
+                    done += 1
+                    work = self._bury(group, topic_of(resource), message, handle, error)
+                    self._runtime.spawn(work, name="bury")
+                    continue
+                if not written:
+                    await write(v2.ReceiveMessageResponse(status=OK))
                 await write(v2.ReceiveMessageResponse(message=given))
-                written += 1
+                done += 1
+                written.append(str(handle))
                 if renews:
                     failures = message.reconsume_times
                     self.renewals.begin(client, group, str(resource.name), handle, failures)
+            if not written:
+                raise CallRefused(Code.MESSAGE_NOT_FOUND, "no message with a readable body")
             await self._end(write)
         except BaseException:
-            rest = [handle_of(message) for message in found[written:]]
+            for text in written:  # clients drop what came before an error
+                self.renewals.end(text)
+            rest = [handle_of(message) for message in found[done:]]
             work = self._give_back(group, str(resource.name), rest)
             self._runtime.spawn(work, name="give-back")
             raise
+
+    async def _bury(
+        self,
+        group: str,
+        topic: str,
+        message: ReceivedMessage,
+        handle: ReceiptHandle,
+        why: MessageIllegal,
+    ) -> None:
+        """Forward a message that no client can get. Given back it would come again, in a group that
+        keeps the order for ever, and hold up its queue."""
+        what = f"message {message.message_id} of topic {topic} for group {group}"
+        try:
+            await self._forward(None, group, topic, handle, message.message_id, ANSWER_S)
+        except SaturnError as error:
+            log.warning("%s is unreadable (%s) and not forwarded: %s", what, why, error)
+        else:
+            log.warning("%s is unreadable (%s): it is in the dead letters", what, why)
 
     def _give_back_all(self, topic: str, group: str, broker: str, reply: Command) -> None:
         """A broker answered the receive of a client that has gone meanwhile."""
@@ -248,7 +281,7 @@ class Receiving:
         )
 
     async def _ack(
-        self, client: Client, group: str, topic: str, receipt: PopHandle, left_s: float
+        self, client: Client | None, group: str, topic: str, receipt: PopHandle, left_s: float
     ) -> None:
         command = Command.request(RequestCode.ACK_MESSAGE, receipt.about(topic, group))
         reply = await self._asking.at(client, topic, receipt.broker, command, left_s)
@@ -315,7 +348,7 @@ class Receiving:
 
     async def _forward(
         self,
-        client: Client,
+        client: Client | None,
         group: str,
         topic: str,
         handle: ReceiptHandle,
