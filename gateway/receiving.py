@@ -26,7 +26,7 @@ from saturnmq.gateway.codes import OK, CallRefused, Code, code_of, common, failu
 from saturnmq.gateway.handles import ReceiptHandle, parse_handle
 from saturnmq.gateway.messages import delivered
 from saturnmq.gateway.node import GatewayNode
-from saturnmq.gateway.renewing import FIRST_MS, Renewals, Renewed
+from saturnmq.gateway.renewing import FIRST_MS, INVALID, Renewals, Renewed
 from saturnmq.gateway.selecting import poll_ms_of, selected_by
 from saturnmq.gateway.settings import BATCH
 from saturnmq.gateway.topics import Directory
@@ -37,7 +37,6 @@ from saturnmq.protocol.popped import handle_of, messages_in
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
-    InvalidParameter,
     MessageIllegal,
     NoMessage,
     SaturnError,
@@ -51,8 +50,8 @@ log = logging.getLogger(__name__)
 ENTRIES_MAX = 1000  # of one AckMessage
 NOT_THERE = "look message by offset failed"  # of RocketMQ: the place has not the message
 ANSWER_S = 5.0  # more than the poll, for the answer of another node
-DEAD = (InvalidParameter, MessageIllegal, NoMessage, TopicNotExist)
-"""The answers of brokers to a handle that is not, or no longer, valid."""
+DEAD = (*INVALID, TopicNotExist)
+"""INVALID, and that there is no such topic (any more)."""
 AWAY = frozenset({Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT})
 """The codes of calls that did not reach a master."""
 

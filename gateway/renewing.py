@@ -5,7 +5,9 @@ A renewal gives the message a new handle. Its client keeps the first one, which 
 until the message is acknowledged, given back or forwarded: this table knows the present handle.
 The times grow from renewal to renewal. After `RENEWED_MOST_S` the message waits once more, for the
 time that the retry policy of its group has for this delivery, and comes again. When a client ends,
-or is silent for too long, others get its messages at once.
+or is silent for too long, others get its messages at once. All this is tried again while a broker
+is away, until the time of the message is over; only a broker's word that the handle is not valid
+ends it before.
 
 The table is in memory. If the node ends, the messages come again when their time is over.
 """
@@ -21,7 +23,7 @@ from dataclasses import dataclass
 from saturnmq.gateway.clients import Client
 from saturnmq.gateway.handles import ReceiptHandle
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.errors import InvalidParameter, MessageIllegal, NoMessage, SaturnError
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ AHEAD_S = 15.0  # so long before its time is over a message is renewed
 LOOK_S = 5.0
 AT_ONCE = 200  # renewals in one turn of the loop
 RETURNED_MS = 1000  # after so long others get the messages of a client that has ended
+PAUSE_MOST_S = 60.0  # between two tries to give a message back
+INVALID = (InvalidParameter, MessageIllegal, NoMessage)
+"""The answers of brokers to a handle that is not, or no longer, valid."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +49,7 @@ class Renewed:
     handle: ReceiptHandle  # the present one
     failures: int  # deliveries before this one
     since: float
+    over_at: float  # when others get the message, unless it is renewed
     step: int = 0
     asking: asyncio.Future[None] | None = None  # while it is being renewed
 
@@ -75,13 +81,14 @@ class Renewals:
     ) -> None:
         """A client got a message, for FIRST_MS; it was delivered `failures` times before."""
         text, now = str(handle), self._runtime.monotonic()
-        self._known[text] = Renewed(client, group, topic, handle, failures, now)
+        over_at = now + FIRST_MS / 1000
+        self._known[text] = Renewed(client, group, topic, handle, failures, now, over_at)
         self._of_client.setdefault(client, {})[text] = None
-        self._plan(text, now + FIRST_MS / 1000)
+        self._plan(text, over_at - AHEAD_S)
 
-    def _plan(self, text: str, over_at: float) -> None:
+    def _plan(self, text: str, at: float) -> None:
         self._number += 1
-        heapq.heappush(self._due, (over_at - AHEAD_S, self._number, text))
+        heapq.heappush(self._due, (at, self._number, text))
 
     async def present(self, text: str, handle: ReceiptHandle) -> ReceiptHandle:
         """The handle that is valid now for one that a client has."""
@@ -120,7 +127,8 @@ class Renewals:
                         now - known.since,
                     )
                     self.end(text)
-                    self._runtime.spawn(self._give_up(known), name="renewal-end")
+                    work = self._let_go(known, self._last_wait)
+                    self._runtime.spawn(work, name="renewal-end")
                     continue
                 known.asking = self._runtime.create_future()
                 self._runtime.spawn(self._renew(text, known, known.asking), name="renewal")
@@ -133,12 +141,16 @@ class Renewals:
         try:
             known.handle = await self._change(known, invisible_ms)
         except SaturnError as error:
-            # It was consumed otherwise, or its broker is away; the client is told when it asks.
             log.info("a message of group %s is not renewed: %s", known.group, error)
-            self.end(text)
+            now = self._runtime.monotonic()
+            if isinstance(error, INVALID) or now >= known.over_at:
+                self.end(text)  # it was consumed otherwise, or comes again
+            else:
+                self._plan(text, now + LOOK_S)
         else:
             known.step += 1
-            self._plan(text, self._runtime.monotonic() + invisible_ms / 1000)
+            known.over_at = self._runtime.monotonic() + invisible_ms / 1000
+            self._plan(text, known.over_at - AHEAD_S)
         finally:
             known.asking = None
             asking.set_result(None)
@@ -150,18 +162,25 @@ class Renewals:
             self.end(text)
             self._runtime.spawn(self._return(known), name="renewal-end")
 
-    async def _give_up(self, known: Renewed) -> None:
-        try:
-            await self._change(known, await self._last_wait(known))
-        except SaturnError as error:
-            log.info(
-                "a message of group %s comes again when its time is over: %s", known.group, error
-            )
-
     async def _return(self, known: Renewed) -> None:
         if known.asking is not None:
             await asyncio.shield(known.asking)
-        try:
-            await self._change(known, RETURNED_MS)
-        except SaturnError as error:
-            log.info("a message of group %s is not given back: %s", known.group, error)
+        await self._let_go(known, _soon)
+
+    async def _let_go(self, known: Renewed, wait: LastWait) -> None:
+        """Give a message that is renewed no more its last time."""
+        pause_s = LOOK_S
+        while True:
+            try:
+                await self._change(known, await wait(known))
+                return
+            except SaturnError as error:
+                if isinstance(error, INVALID) or self._runtime.monotonic() >= known.over_at:
+                    log.info("a message of group %s is not given back: %s", known.group, error)
+                    return
+            await self._runtime.sleep(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_MOST_S)
+
+
+async def _soon(_: Renewed) -> int:
+    return RETURNED_MS
