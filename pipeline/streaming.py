@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan = plan_of(options)
         self._access: Access | None = None
         self._bounds: dict[MessageQueue, Bounds] = {}
-        self._gone: set[MessageQueue] = set()  # told of
+        self._gone: set[MessageQueue] = set()  # told of, and not waited for again
         self._target: Offsets | None = None
         self._committed: Offsets = {}
         self._triggered_at = float("-inf")
@@ -124,7 +124,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if attempt:  # a broker that registers again is soon there
                 time.sleep(options.where.retry_interval_ms / 1000)
             self._bounds = resolve_offsets.find(self._place, options, may_lack=True)
-            if not set(begin) - set(self._bounds):
+            self._gone -= set(self._bounds)
+            if not set(begin) - set(self._bounds) - self._gone:
                 break
         high = {}
         for queue, (_, end) in self._bounds.items():
@@ -196,14 +197,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Tell the group. That it cannot be told does not stop the query."""
         if not self._options.group:
             return
-        done = from_json(end)
-        changed = {q: offset for q, offset in done.items() if self._committed.get(q) != offset}
+        changed = {
+            queue: offset
+            for queue, offset in from_json(end).items()
+            if self._committed.get(queue) != offset and queue not in self._gone
+        }
         try:
             self._place.commit(self._options.group, changed)
         except SaturnError as error:
             log.warning("group %s does not hear of the progress: %s", self._options.group, error)
             return
-        self._committed = done
+        self._committed |= changed
 
     def stop(self) -> None:
         if self._access is not None:

@@ -221,3 +221,19 @@ def test_what_is_lost_ends_the_query_unless_told_otherwise(cluster, topic):
     careless = reader(cluster, topic, failOnDataLoss="false", **quick)
     assert ends(taken(careless, gone)) == [5, 5, 4]
     assert taken(careless, beyond) == beyond
+
+
+def test_a_query_goes_on_at_once_beside_queues_that_it_has_told_to_be_gone(cluster, topic):
+    produce(cluster, topic, 5, 5)
+    waits = {"fetchOffset.numRetries": 2, "fetchOffset.retryIntervalMs": 500}
+    made = reader(cluster, topic, group="g", failOnDataLoss="false", **waits)
+    start = {topic: {"broker-0": {"0": 0, "1": 5}, "broker-9": {"0": 4}}}
+    begun = time.monotonic()
+    end = taken(made, start)
+    told = time.monotonic()
+    assert taken(made, start) == end
+    assert told - begun > 1 > time.monotonic() - told
+    made.commit(end)
+    with open_access(made._where) as access:
+        committed = access.committed("g", topic)
+    assert {queue.queue_id: offset for queue, offset in committed.items()} == {0: 5, 1: 5}
