@@ -5,10 +5,10 @@ Nothing is written, no lock is taken, no descriptor of the lock file opened (clo
 the broker's own lock up). Sizes of files come from their names and lengths. Reading beside a broker
 that writes is safe, because only that is read which no longer changes: what lies below the
 `confirm` mark of the checkpoint, which is replaced as a whole, and a file that is deleted meanwhile
-stays readable as long as it is mapped. With `trust_tail` everything to the last whole frame is
-read, which is right for a broker that stopped, however it did. RocketMQ's mark is not looked at: it
-says where the log ended when the broker started. Its stores are read whole after an orderly stop,
-else with `trust_tail` only.
+stays readable as long as it is mapped, which is to the next look at how far the store is. With
+`trust_tail` everything to the last whole frame is read, which is right for a broker that stopped,
+however it did. RocketMQ's mark is not looked at: it says where the log ended when the broker
+started. Its stores are read whole after an orderly stop, else with `trust_tail` only.
 
 A store does not say what its broker is called: `Where.broker_name` does.
 """
@@ -59,11 +59,24 @@ class _Mapped:
         self.path = path
         fd = os.open(path, os.O_RDONLY)
         try:
-            self.size = os.fstat(fd).st_size
+            self._facts = _facts(os.fstat(fd))
+            self.size = self._facts[0]
             self._map = mmap.mmap(fd, self.size, mmap.MAP_SHARED, mmap.PROT_READ)
         finally:
             os.close(fd)
         self.view = memoryview(self._map)
+
+    def is_current(self) -> bool:
+        """Whether its path still leads to this file. While it is mapped no other file has its
+        inode."""
+        try:
+            return _facts(os.stat(self.path)) == self._facts
+        except FileNotFoundError:
+            return False
+
+
+def _facts(found: os.stat_result) -> tuple[int, int, int]:
+    return found.st_size, found.st_ino, found.st_dev
 
 
 class StoreDirectory:
@@ -239,8 +252,10 @@ class StoreDirectory:
         return posixpath.join(self._root, *names)
 
     def _look(self) -> None:
-        """Look again how far the store is."""
+        """Look again how far the store is. Files that were deleted or replaced are let go: a topic
+        that was created again has its queues at the same paths."""
         self._queues.clear()
+        self._mapped = {path: each for path, each in self._mapped.items() if each.is_current()}
         self._tombstones = read_tombstones(self._disk, self._root)
         log = self._log = open_log(self._disk, self._root)
         page = Checkpoint.load(self._disk, self._root)
