@@ -54,7 +54,7 @@ def status(
     """Show the positions of each broker, how full its disk is, the longest stop of its loop, and
     whether it takes sends.
 
-    Exit status 1 when one does not.
+    Exit status 1 when one does not. RocketMQ's brokers do not tell all of it: `-`.
     """
     from saturnmq import SaturnError
 
@@ -78,10 +78,12 @@ def status(
                     str(row["id"]),
                     row.get("commitLogMinOffset", "-"),
                     row.get("commitLogMaxOffset", "-"),
-                    f"{row.get('flushBehindMs', '-')} ms",
-                    f"{100 * float(row.get('commitLogDiskRatio') or 0):.0f} %",
-                    f"{row.get('longestStopMs', '-')} ms",
-                    row["refusesWrites"] or "taken",
+                    f"{row['flushBehindMs']} ms" if "flushBehindMs" in row else "-",
+                    f"{100 * float(row['commitLogDiskRatio']):.0f} %"
+                    if "commitLogDiskRatio" in row
+                    else "-",
+                    f"{row['longestStopMs']} ms" if "longestStopMs" in row else "-",
+                    row.get("refusesWrites", "-") or "taken",
                 )
                 for row in rows
             ],
@@ -89,7 +91,7 @@ def status(
         for row in rows:
             for note in _notes(row):
                 print(f"{row['broker']} {row['id']}: {note}")
-    if any(row["refusesWrites"] for row in rows):
+    if any(row.get("refusesWrites") for row in rows):
         raise typer.Exit(1)
 
 

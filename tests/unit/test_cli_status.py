@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -16,19 +17,23 @@ SOUND = {"refusesWrites": "", "flushBehindMs": "0", "unforeseenFailures": "0"}
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, **facts: str) -> str:
+    return told_by(monkeypatch, SOUND | facts)
+
+
+def told_by(monkeypatch: pytest.MonkeyPatch, table: dict[str, str], *more: str) -> str:
     class Client:
         def cluster(self) -> list[Any]:
             return [SimpleNamespace(broker_name="broker-a", broker_id=0, address="127.0.0.1:1")]
 
         def broker_status(self, address: str) -> dict[str, str]:
-            return SOUND | facts
+            return table
 
     @contextlib.contextmanager
     def client(nameserver: str) -> Iterator[Client]:
         yield Client()
 
     monkeypatch.setattr(admin, "admin", client)
-    result = CliRunner().invoke(app, ["admin", "status"], terminal_width=200)
+    result = CliRunner().invoke(app, ["admin", "status", *more], terminal_width=200)
     assert result.exit_code == 0, result.output
     return " ".join(result.output.split())
 
@@ -78,3 +83,18 @@ def test_open_pops_and_groups_that_get_no_more_are_told(monkeypatch) -> None:
         "G=40, H=2"
     ) in found
     assert "broker-a 0: G, K get no new messages by pop" in found
+
+
+def test_a_broker_of_rocketmq_is_shown_although_it_tells_less(monkeypatch) -> None:
+    table = {
+        "brokerVersionDesc": "V5_4_0",
+        "commitLogMinOffset": "0",
+        "commitLogMaxOffset": "4711",
+        "commitLogDiskRatio": "0.2",
+    }
+    found = told_by(monkeypatch, table)
+    assert "│ broker-a │ 0 │ 0 │ 4711 │ - │ 20 % │ - │ - │" in found
+    del table["commitLogDiskRatio"]  # with several directories it has other names
+    assert "│ 4711 │ - │ - │ - │ - │" in told_by(monkeypatch, table)
+    row = json.loads(told_by(monkeypatch, table, "--json"))[0]
+    assert row == {"broker": "broker-a", "id": 0, **table}
