@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from saturnmq._version import VERSION
 from saturnmq.cli.grpc_gateway import TlsMode
-from saturnmq.cli.launcher import LocalCluster, Settings, default_data
+from saturnmq.cli.launcher import LauncherError, LocalCluster, Settings, default_data
 from saturnmq.cli.output import AsJson, DryRun, emit, fail, shared_secret, table
 from saturnmq.protocol.signing import KEY, VARIABLE
 from saturnmq.runtime.door import split_addresses
@@ -187,7 +187,11 @@ def _roles(cluster: LocalCluster) -> dict[str, tuple[str, str]]:
     found = {}
     for node in cluster.nodes:
         if node.broker_name and node.alive():
-            replica = replicas.get(node.registers_as())
+            try:
+                replica = replicas.get(node.registers_as())
+            except LauncherError:
+                found[node.name] = ("unknown", "starting")
+                continue
             if replica is None:
                 found[node.name] = ("unknown", "not registered")
             else:

@@ -81,7 +81,10 @@ class Node:
 
     def registers_as(self) -> str:
         """The address that a broker which serves gives to nameservers."""
-        return str(_ready(self)["address"])
+        try:
+            return str(_ready(self)["address"])
+        except FileNotFoundError:
+            raise LauncherError(f"{self.name} does not serve yet") from None
 
     def alive(self) -> bool:
         return self.pid is not None and start_time(self.pid) == self.started
@@ -285,22 +288,21 @@ class LocalCluster:
     def await_routes(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until every running nameserver lists every running broker, whatever its role: that
         may be another one than it was started with."""
-        wanted = {n.registers_as() for n in self.nodes if n.broker_name and n.alive()}
         deadline = time.monotonic() + timeout_s
         for node in self.nodes:
             if node.kind != "nameserver" or not node.alive():
                 continue
-            seen: set[str] = set()
             while True:
-                with contextlib.suppress(SaturnError, ValueError):
+                try:
+                    wanted = {n.registers_as() for n in self.nodes if n.broker_name and n.alive()}
                     seen = _registered(node.host, node.port)
-                if wanted <= seen:
-                    break
+                    if wanted <= seen:
+                        break
+                    why = f"{node.name} knows {sorted(seen)} and not yet {sorted(wanted - seen)}"
+                except (LauncherError, SaturnError, ValueError) as problem:
+                    why = str(problem)
                 if time.monotonic() > deadline:
-                    raise LauncherError(
-                        f"after {timeout_s:.0f} s {node.name} knows {sorted(seen)} "
-                        f"and not yet {sorted(wanted - seen)}"
-                    )
+                    raise LauncherError(f"after {timeout_s:.0f} s {why}")
                 time.sleep(0.05)
 
     def _await_decided(self, progress: Callable[[str], None]) -> None:

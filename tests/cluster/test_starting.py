@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 from cluster_rig import make_topic, running, until
 from saturnmq import Admin, Message, Producer, PushConsumer
-from saturnmq.cli.launcher import LauncherError, Settings
+from saturnmq.cli.launcher import READY_FILE, LauncherError, Settings
+from saturnmq.cli.main import app
+from typer.testing import CliRunner
 
 # A node that follows its master two seconds later than it serves: `python -c LATE -m MODULE ...`.
 LATE = """
@@ -127,3 +130,28 @@ def test_what_a_cluster_makes_is_its_owners_alone_and_a_store_that_others_can_re
         (home / "store").chmod(0o755)
         cluster.restart("master-0")
         assert f"chmod -R o-rwx {home}/store" in (home / "log.txt").read_text()
+
+
+def test_a_broker_that_starts_is_shown_so_and_waited_for(tmp_path: Path) -> None:
+    with running(tmp_path / "cluster") as cluster:
+        node = cluster.node("master-0")
+        ready = Path(node.data) / READY_FILE
+        aside = ready.rename(ready.with_suffix(".aside"))  # as before it serves
+
+        def status() -> tuple[int, dict[str, str]]:
+            asked = CliRunner().invoke(
+                app, ["cluster", "status", "--json", "--data", str(cluster.data)]
+            )
+            rows = {row["name"]: row for row in json.loads(asked.stdout)["nodes"]}
+            return asked.exit_code, rows[node.name]
+
+        code, row = status()
+        assert (code, row["role"], row["refuses"]) == (1, "unknown", "starting")
+        with pytest.raises(LauncherError, match="after 0 s master-0 does not serve yet"):
+            cluster.await_routes(0.1)
+        late = threading.Timer(0.5, aside.rename, [ready])
+        late.start()
+        cluster.await_routes()
+        late.join()
+        code, row = status()
+        assert (code, row["role"], row["refuses"]) == (0, "master", "")
