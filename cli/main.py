@@ -116,6 +116,7 @@ def main() -> None:
         sys.exit("saturnmq: does not run under python -O or PYTHONOPTIMIZE: it drops assertions")
     from saturnmq.runtime.errors import SaturnError
 
+    _open_closed_files()
     # An end from outside is an orderly one too: offsets committed, clusters of a demo stopped.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup
@@ -137,6 +138,16 @@ def main() -> None:
     except OSError as problem:
         sys.exit(f"saturnmq: {problem}")
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _open_closed_files() -> None:
+    """Open those of the standard files that the caller closed (`>&-`) on the null device. Else a
+    socket or a file of a store gets their number, and with it what is printed."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            file = open(os.devnull, mode)  # noqa: SIM115 - as long as the process
+            os.set_inheritable(file.fileno(), True)
+            setattr(sys, name, file)
 
 
 def _refuse(problem: Any) -> NoReturn:

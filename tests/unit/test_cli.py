@@ -143,6 +143,22 @@ def test_refuses_to_run_without_assertions():
     assert "-O" in done.stderr
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    ("command", "status", "says"),
+    [
+        ("version", 0, ""),
+        ("topic list --nameserver 127.0.0.1:1", 1, "saturnmq: no connection to 127.0.0.1:1"),
+    ],
+)
+def test_standard_files_that_the_caller_closed_change_nothing_else(closed, command, status, says):
+    script = f"exec {sys.executable} -m saturnmq {command} {closed}"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "2>&-" in closed or done.stderr.startswith(says)
+
+
 @pytest.mark.parametrize("program", ["saturnmq health", "saturnmq.cli.health"])
 @pytest.mark.parametrize("answers", [True, False])
 def test_health_is_an_answer_and_not_a_connection(program, answers):
