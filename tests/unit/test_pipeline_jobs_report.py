@@ -162,6 +162,19 @@ def test_lags_come_from_the_tables_and_an_earlier_report_tells_their_change(
         reported(root, earlier=str(earlier))
 
 
+def test_a_topic_of_batches_is_named_and_the_others_are_reported(root: Path, caplog) -> None:
+    whole = reported(root)
+    (root / "batchconsumequeue" / "B" / "0").mkdir(parents=True)
+    (root / "config").mkdir(exist_ok=True)
+    table = {"topicConfigTable": {"B": {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6}}}
+    (root / "config" / "topics.json").write_text(json.dumps(table))
+    found = reported(root)
+    assert (found.messages, set(found.topics)) == (whole.messages, {"T0", "T1"})
+    assert caplog.messages == ["topic B is left out: it has queues of batches, not read here"]
+    with pytest.raises(ConfigError, match="topic B has queues of batches"):
+        reported(root, topics=["B"])
+
+
 class Balanced(HTMLParser):
     """Counts open elements; what needs no end is passed over."""
 
