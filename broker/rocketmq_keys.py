@@ -22,7 +22,7 @@ REFUSED: dict[str, dict[str, str]] = {
         "authenticationEnabled": "false",
         "authorizationEnabled": "false",
     },
-    "this version has no TLS and would answer in plain text": {"useTLS": "false"},
+    "Remoting has no TLS in this version and would be plain text": {"useTLS": "false"},
     "this version has no plug-ins": {"messageStorePlugIn": ""},
     "roles come from brokerRole, brokerId and promotions in this version": {
         "enableControllerMode": "false",
