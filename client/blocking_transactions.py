@@ -108,11 +108,12 @@ class TransactionProducer(Producer):
         *,
         queue: MessageQueue | None = None,
     ) -> Transaction:
-        """Store the half, call `local(message, arg)`, and end the transaction as that says. If it
-        raises, the error is raised here, and the transaction stays open: the broker will ask."""
+        """Store the half, call `local(message, arg)`, and end the transaction as that says; None
+        is UNKNOWN. If it raises or returns something else, the error is raised here, and the
+        transaction stays open: the broker will ask."""
         transaction = self.transaction(message, queue=queue).begin()
         try:
-            state = local(message, arg)
+            state = transactions.said_by_local(local(message, arg))
         except BaseException:
             transaction.end(TransactionState.UNKNOWN)
             raise
@@ -122,7 +123,7 @@ class TransactionProducer(Producer):
 
 class Transaction:
     """One transaction. As a context manager it commits at the end of the block, and rolls back if
-    the block raises."""
+    the block raises, unless the block ended it: with UNKNOWN, too, which leaves it to `check`."""
 
     def __init__(self, producer: TransactionProducer, target: transactions.Transaction) -> None:
         self._wait = producer._run

@@ -68,13 +68,25 @@ class TransactionState(enum.Enum):
     UNKNOWN = TRANSACTION_NONE
 
 
+def _require_state(said: object) -> TransactionState:
+    if not isinstance(said, TransactionState):
+        raise InvalidParameter(f"{said!r} is no end of a transaction: give a TransactionState")
+    return said
+
+
+def said_by_local(said: object) -> TransactionState:
+    """The end that a local transaction returned: None is UNKNOWN, as in RocketMQ's client.
+    InvalidParameter: another value."""
+    return TransactionState.UNKNOWN if said is None else _require_state(said)
+
+
 CheckListener = Callable[[ReceivedMessage], TransactionState | Awaitable[TransactionState]]
 LocalTransaction = Callable[[Message, Any], TransactionState | Awaitable[TransactionState]]
 
 
 class Transaction:
     """One transaction. As a context manager it commits at the end of the block, and rolls back if
-    the block raises."""
+    the block raises, unless the block ended it: with UNKNOWN, too, which leaves it to `check`."""
 
     message: Message
     """The message that consumers get if it is committed."""
@@ -90,6 +102,7 @@ class Transaction:
         self._owner = owner
         self._queue = queue
         self._result: SendResult | None = None
+        self._ended = False  # by UNKNOWN, too
 
     @property
     def result(self) -> SendResult:
@@ -122,8 +135,7 @@ class Transaction:
         """End it; with UNKNOWN the broker will ask. TransactionEnded: it has ended otherwise.
         TransactionFailed: the broker has lost the half. Other failures raise nothing, because the
         broker asks then: see `confirmed`."""
-        if not isinstance(state, TransactionState):
-            raise InvalidParameter(f"{state!r} is no end of a transaction: give a TransactionState")
+        _require_state(state)
         unique = self.transaction_id
         if self.state not in (TransactionState.UNKNOWN, state):
             raise InvalidParameter(
@@ -131,6 +143,7 @@ class Transaction:
                 f"by {state.name} as well"
             )
         self.state = state
+        self._ended = True
         await self._owner.end(self)
 
     async def __aenter__(self) -> Transaction:
@@ -142,8 +155,8 @@ class Transaction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.state is not TransactionState.UNKNOWN:
-            return  # ended within the block
+        if self._ended:
+            return  # within the block
         await self.end(TransactionState.COMMIT if error is None else TransactionState.ROLLBACK)
 
     def __repr__(self) -> str:
@@ -220,7 +233,7 @@ class Transactions:
         """A transaction from its half to its end, which `local` says."""
         transaction = await Transaction(self, message, queue).begin()
         try:
-            state = await self._call(local, message, arg)
+            state = said_by_local(await self._call(local, message, arg))
         except BaseException:
             self._leave_open(transaction)
             raise
@@ -431,8 +444,9 @@ class TransactionProducer(Producer):
         *,
         queue: MessageQueue | None = None,
     ) -> Transaction:
-        """Store the half, call `local(message, arg)`, and end the transaction as that says. If it
-        raises, the error is raised here, and the transaction stays open: the broker will ask."""
+        """Store the half, call `local(message, arg)`, and end the transaction as that says; None
+        is UNKNOWN. If it raises or returns something else, the error is raised here, and the
+        transaction stays open: the broker will ask."""
         return await self._transactions.run(message, local, arg, queue)
 
 

@@ -312,6 +312,45 @@ def test_a_refused_half_is_sent_again_and_an_end_waits_for_the_broker(
     run(body)
 
 
+def test_a_block_that_ends_its_transaction_by_unknown_leaves_it_to_check() -> None:
+    async def body(world: World) -> None:
+        here = await setting(world)
+        producer = await here.producer(check := Told(ROLLBACK))
+        async with producer.transaction(Message("T", b"x")) as transaction:
+            await transaction.end(UNKNOWN)
+        assert (transaction.state, transaction.confirmed) == (UNKNOWN, False)
+        await world.until(lambda: here.pending == 1)
+        await world.until(lambda: here.pending == 0, every=0.1)
+        assert [message.body for message in check.asked] == [b"x"]
+        assert await here.bodies() == []
+        await producer.close()
+        await here.broker.close()
+
+    run(body)
+
+
+def test_a_local_transaction_that_says_no_state_is_left_to_check() -> None:
+    async def body(world: World) -> None:
+        here = await setting(world)
+        producer = await here.producer(check := Told(COMMIT))
+
+        async def local(message: Message, arg: Any) -> Any:
+            return arg
+
+        ended = await producer.send_in_transaction(Message("T", b"none"), local, None)
+        assert ended.state is UNKNOWN
+        with pytest.raises(InvalidParameter, match="'yes' is no end of a transaction"):
+            await producer.send_in_transaction(Message("T", b"wrong"), local, "yes")
+        await world.until(lambda: here.pending == 2)
+        await world.until(lambda: here.pending == 0, every=0.1)
+        assert {message.body for message in check.asked} == {b"none", b"wrong"}
+        assert sorted(await here.bodies()) == [b"none", b"wrong"]
+        await producer.close()
+        await here.broker.close()
+
+    run(body)
+
+
 def test_it_remembers_so_many_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(world: World) -> None:
         monkeypatch.setattr(transactions, "KNOWN_MOST", 2)
@@ -330,8 +369,7 @@ def test_it_remembers_so_many_transactions(monkeypatch: pytest.MonkeyPatch) -> N
 def test_ordinary_messages_go_beside_the_transactions() -> None:
     async def body(world: World) -> None:
         here = await setting(world)
-        check = Told(COMMIT)
-        producer = await here.producer(check)
+        producer = await here.producer(Told())
         replier = aio.Producer("repliers", here.nameserver, runtime=world.node("replier"))
         consumer = aio.PullConsumer(
             "repliers", here.nameserver, from_beginning=True, runtime=world.node("consumer")
@@ -342,8 +380,7 @@ def test_ordinary_messages_go_beside_the_transactions() -> None:
             handle = await producer.send_async(Message("T", b"later"))
             assert (result.ok, (await handle).ok) == (True, True)
             assert sorted(await here.bodies()) == [b"later", b"sent"]
-            await transaction.end(UNKNOWN)
-        await world.until(lambda: here.pending == 0)  # the broker has asked this producer
+            await transaction.commit()
         assert sorted(await here.bodies()) == [b"in one", b"later", b"sent"]
         assert producer.options.retries == 2  # a half has none
         async with replier, consumer:
