@@ -56,11 +56,10 @@ class Channel:
         if near is None:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)
-        self._lookout: Lookout | None = None
-        if look_s:
-            readable = select.poll()
-            readable.register(self._socket, select.POLLIN)
-            self._lookout = Lookout(self._now, partial(readable.poll, 0), look_s)
+        readable = select.poll()  # select() takes no descriptors above 1023
+        readable.register(self._socket, select.POLLIN)
+        self._readable = partial(readable.poll, 0)
+        self._lookout = Lookout(self._now, self._readable, look_s) if look_s else None
         forks.register(self)
         self._timeout_s = 0.0
         self._view = memoryview(bytearray(RECEIVE_BUFFER))
@@ -79,8 +78,7 @@ class Channel:
 
     def is_alive(self) -> bool:
         """Whether the peer has kept the connection open; for a connection that was idle."""
-        readable, _, _ = select.select([self._socket], [], [], 0)
-        return not readable
+        return not self._readable()
 
     def request(self, command: Command, timeout_s: float) -> Command:
         """The response to `command`. After RequestTimeout or ConnectionLost it is unknown whether

@@ -3,6 +3,9 @@ there."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import select
 import socket
 from collections.abc import Iterator
@@ -43,10 +46,31 @@ def taken(channel: Channel, count: int = 1) -> list[tuple[int, bytes]]:
     """The next answers, so many at least; one may need several reads."""
     found: list[tuple[int, bytes]] = []
     while len(found) < count:
-        there, _, _ = select.select([channel], [], [], 5.0)
+        readable = select.poll()
+        readable.register(channel, select.POLLIN)
+        there = readable.poll(5000)
         assert there, f"{len(found)} of {count} answers came"
         found += [(each.opaque, bytes(each.body)) for each in channel.take()]
     return found
+
+
+def test_a_channel_with_a_number_above_1023_tells_whether_it_is_alive() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if before[1] != resource.RLIM_INFINITY and before[1] < 2048:
+        pytest.skip("this machine allows no such descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, before[1]))
+    with contextlib.ExitStack() as files:
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        while files.enter_context(open(os.devnull)).fileno() < 1024:
+            pass
+        server = files.enter_context(socket.create_server(("127.0.0.1", 0)))
+        channel = Channel(NativeRuntime(), f"127.0.0.1:{server.getsockname()[1]}", 3.0)
+        files.callback(channel.close)
+        peer, _ = server.accept()
+        assert channel.fileno() > 1023
+        assert channel.is_alive()
+        peer.close()
+        assert not channel.is_alive()
 
 
 def test_what_the_socket_does_not_take_follows(ends: Ends) -> None:
