@@ -5,6 +5,7 @@ changes of the invisible time. Shared by the simple consumer and the push consum
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Sequence
 
 from saturnmq.client.core import ClientCore
@@ -46,7 +47,10 @@ class PopCalls:
         self._namespace = namespace
         self._ordered = ordered
         self._verify_crc = verify_crc
-        self._attempts = 0
+        self._attempts = itertools.count()
+        # Of ordered pops that were not answered: a broker gives the next attempt with the same id
+        # their messages again.
+        self._unanswered: dict[MessageQueue, list[str]] = {}
 
     async def pop(
         self,
@@ -68,15 +72,22 @@ class PopCalls:
             "expType": subscription.expression_type,
             "exp": subscription.expression,
         }
-        if self._ordered:
-            ext["attemptId"] = f"{self.core.client_id}#{self._attempts}"
-        request = Command.request(RequestCode.POP_MESSAGE, ext)
         broker = queue.broker_name
         address = self.core.master_address(broker)
-        answer = await self.core.invoke(address, request, hold_s + ANSWER_MARGIN_S, ok=POP_CODES)
+        unanswered = self._unanswered.setdefault(queue, [])
+        if self._ordered:
+            new = f"{self.core.client_id}#{next(self._attempts)}"
+            ext["attemptId"] = unanswered.pop() if unanswered else new
+        request = Command.request(RequestCode.POP_MESSAGE, ext)
+        until = hold_s + ANSWER_MARGIN_S
+        try:
+            answer = await self.core.invoke(address, request, until, ok=POP_CODES)
+        except BaseException:  # cancelled, too
+            if self._ordered:
+                unanswered.append(ext["attemptId"])
+            raise
         if answer.code != ResponseCode.SUCCESS:
             return []
-        self._attempts += 1
         found = messages_in(answer, queue.topic, self._group, broker, verify_crc=self._verify_crc)
         # The broker filters by a hash of the tag: others may slip through. They are done with.
         wanted = [each for each in found if subscription.matches_tag(each.tag)]

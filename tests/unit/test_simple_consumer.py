@@ -160,6 +160,41 @@ def test_many_acknowledgements_go_in_one_request_and_a_late_one_is_told() -> Non
     run(body)
 
 
+def test_two_ordered_receives_at_once_do_not_get_the_same_messages() -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start()
+        consumer = await cluster.consumer(ordered=True)
+        await consumer.ack(await consumer.receive())
+        waiting = [
+            asyncio.create_task(consumer.receive(wait_s=10, invisible_s=60)) for _ in range(2)
+        ]
+        await asyncio.sleep(1)
+        await cluster.send("m1", "m2")
+        found = [text for each in waiting for text in texts(await each)]
+        assert len(found) == len(set(found)), "one message for two receivers"
+        assert found[0] == "m1"
+        await consumer.close()
+
+    run(body)
+
+
+def test_an_ordered_receive_that_was_cancelled_is_repeated_by_the_next() -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start()
+        consumer = await cluster.consumer(ordered=True)
+        await consumer.ack(await consumer.receive())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(consumer.receive(wait_s=10, invisible_s=60), 1)
+        await cluster.send("m1", "m2")  # the first goes out in the answer that nobody waits for
+        await asyncio.sleep(1)
+        assert texts(await consumer.receive(wait_s=2))[0] == "m1"
+        await consumer.close()
+
+    run(body)
+
+
 def test_the_invisible_time_can_be_changed_more_than_once() -> None:
     async def body(world: World) -> None:
         cluster = Cluster(world)
