@@ -202,7 +202,7 @@ class NativeRuntime:
     async def run_blocking(self, function: Callable[..., T], *args: Any) -> T:
         if self._pool is None:
             self._pool = ThreadPoolExecutor(BLOCKING_THREADS, thread_name_prefix="saturnmq")
-        return await self.loop.run_in_executor(self._pool, function, *args)
+        return await self.loop.run_in_executor(self._pool, _in_thread, function, args)
 
     def datasync(self, fd: int) -> asyncio.Future[None] | None:
         if self._datasync is None:
@@ -329,6 +329,13 @@ class NativeRuntime:
         if self._pool is not None:
             self._pool.shutdown(wait=False)
             self._pool = None
+
+
+def _in_thread(function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    try:
+        return function(*args)
+    except StopIteration as error:  # a future refuses it, and would never be done
+        raise RuntimeError(f"{function!r} raised StopIteration") from error
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -490,6 +490,9 @@ def test_blocking_calls_return_or_raise(run: Callable[[Body], None]) -> None:
         assert await runtime.run_blocking(max, 3, 4) == 4
         with pytest.raises(ZeroDivisionError):
             await runtime.run_blocking(divmod, 1, 0)
+        with pytest.raises(RuntimeError, match="raised StopIteration") as raised:
+            await asyncio.wait_for(runtime.run_blocking(next, iter(())), 10)
+        assert isinstance(raised.value.__cause__, StopIteration)
 
     run(body)
 
