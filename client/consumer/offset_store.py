@@ -191,8 +191,13 @@ class RemoteOffsets(OffsetTable):
                 self._core.tasks.once(partial(self._reach, address), name=f"connect {address}")
         # RocketMQ's brokers make the table of a group and topic at its first commit, and may lose
         # other offsets that are committed at the same time.
-        for together in (first.values(), others):
-            await asyncio.gather(*(self._confirmed(*each) for each in together))
+        try:
+            for together in (first.values(), others):
+                await asyncio.gather(*(self._confirmed(*each) for each in together))
+        except BaseException:  # cancelled, too: nobody knows which of them arrived
+            sent = {queue for _, _, queue in (*first.values(), *others)}
+            self.dirty |= sent & self.offsets.keys()
+            raise
 
     async def _confirmed(self, address: str, request: Command, queue: MessageQueue) -> None:
         try:
@@ -213,7 +218,34 @@ class RemoteOffsets(OffsetTable):
             log.debug("offsets wait for %s: %s", address, error)
 
 
-class LocalOffsets(OffsetTable):
+class WrittenOffsets(OffsetTable):
+    """Offsets that are written by one call at a time, each to its end: a thread cannot be stopped,
+    so a caller that is cancelled leaves its call to it, and the next one waits for that.
+    """
+
+    def __init__(self, core: ClientCore) -> None:
+        super().__init__()
+        self._core = core
+        self._writing = asyncio.Lock()
+
+    async def commit(
+        self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
+    ) -> None:
+        """Writes the changed offsets; `confirm` makes no difference. A failure is reported, and
+        they are written again with the next ones.
+        """
+        writing = self._core.runtime.spawn(self._write_alone(queues), name="write offsets")
+        await asyncio.shield(writing)
+
+    async def _write_alone(self, queues: Iterable[MessageQueue] | None) -> None:
+        async with self._writing:
+            await self._write(self.dirty if queues is None else self.dirty.intersection(queues))
+
+    async def _write(self, queues: set[MessageQueue]) -> None:
+        raise NotImplementedError
+
+
+class LocalOffsets(WrittenOffsets):
     """Offsets of a broadcasting consumer in its own file, `path`; the file `former` counts while
     that is missing.
     """
@@ -221,8 +253,7 @@ class LocalOffsets(OffsetTable):
     def __init__(
         self, core: ClientCore, files: FileDoor, path: str, former: str | None = None
     ) -> None:
-        super().__init__()
-        self._core = core
+        super().__init__(core)
         self._files = files
         self._path = path
         self._former = former
@@ -269,10 +300,8 @@ class LocalOffsets(OffsetTable):
     ) -> int | None:
         return self.offsets.get(queue, self._stored.get(queue))
 
-    async def commit(
-        self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
-    ) -> None:
-        """Writes the whole table; `queues` and `confirm` make no difference to a file."""
+    async def _write(self, queues: set[MessageQueue]) -> None:
+        """Writes the whole table; which `queues` have changed makes no difference to a file."""
         if not self.dirty:
             return
         self.dirty.clear()
@@ -280,8 +309,10 @@ class LocalOffsets(OffsetTable):
         data = b'{"offsetTable":' + bytes(fastjson.dumps_mq_map(dict(self._stored))) + b"}"
         try:
             await self._core.runtime.run_blocking(self._files.replace, self._path, data)
-        except OSError as error:
+        except BaseException as error:
             self.dirty.update(self.offsets)
+            if not isinstance(error, OSError):
+                raise
             if not self._failing:
                 self._core.report_error(
                     OffsetsNotSaved(

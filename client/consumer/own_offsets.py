@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from saturnmq.client.consumer.offset_store import OffsetTable
+from saturnmq.client.consumer.offset_store import WrittenOffsets
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.namespaces import Namespace
@@ -30,18 +30,16 @@ class OwnOffsetStore(Protocol):
         """Keep these offsets; the others stay as they are."""
 
 
-class OwnOffsets(OffsetTable):
+class OwnOffsets(WrittenOffsets):
     """The table of offsets over the application's store."""
 
     def __init__(
         self, core: ClientCore, group: str, store: OwnOffsetStore, namespace: Namespace
     ) -> None:
-        super().__init__()
-        self._core = core
+        super().__init__(core)
         self._group = group
         self._store = store
         self._namespace = namespace
-        self._saving = asyncio.Lock()
 
     async def load(
         self, queue: MessageQueue, *, stored_only: bool = False, begins: bool = False
@@ -55,28 +53,25 @@ class OwnOffsets(OffsetTable):
             )
         return offset
 
-    async def commit(
-        self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
-    ) -> None:
-        """Have the changed offsets saved. A failure is reported, and they are saved again with the
-        next ones."""
-        async with self._saving:
-            chosen = self.dirty if queues is None else self.dirty.intersection(queues)
-            changed = {queue: self.offsets[queue] for queue in sorted(chosen)}
-            if not changed:
-                return
-            self.dirty -= changed.keys()
-            try:
-                named = {self._namespace.plain_queue(each): at for each, at in changed.items()}
-                await self._call(self._store.save, named)
-            except Exception as error:
-                self.dirty |= changed.keys() & self.offsets.keys()
-                reported = OffsetsNotSaved(
-                    f"group {self._group}: offset_store.save failed: {error!r}; "
-                    f"{len(changed)} offsets are saved later, or their messages come again"
-                )
-                reported.__cause__ = error
-                self._core.report_error(reported)
+    async def _write(self, queues: set[MessageQueue]) -> None:
+        """Have the application save these offsets."""
+        changed = {queue: self.offsets[queue] for queue in sorted(queues)}
+        if not changed:
+            return
+        self.dirty -= changed.keys()
+        try:
+            named = {self._namespace.plain_queue(each): at for each, at in changed.items()}
+            await self._call(self._store.save, named)
+        except BaseException as error:  # SystemExit, too: it would end the loop
+            self.dirty |= changed.keys() & self.offsets.keys()
+            if isinstance(error, asyncio.CancelledError):  # by the end of the loop
+                raise
+            reported = OffsetsNotSaved(
+                f"group {self._group}: offset_store.save failed: {error!r}; "
+                f"{len(changed)} offsets are saved later, or their messages come again"
+            )
+            reported.__cause__ = error
+            self._core.report_error(reported)
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         if inspect.iscoroutinefunction(function):

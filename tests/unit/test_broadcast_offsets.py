@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from consumer_world import World, consumer
+from consumer_world import Q0, World, consumer
 from saturnmq.client.consumer.local_files import LocalFiles
+from saturnmq.client.consumer.offset_store import LocalOffsets
 from saturnmq.client.consumer.push_consumer import PushConsumer
+from saturnmq.client.core import new_core
 from saturnmq.runtime.errors import ConfigError, InvalidParameter, OffsetsLocked, OffsetsNotSaved
 
 OFFSETS = b'{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:%d}}'
@@ -190,6 +194,39 @@ def test_folders_that_somebody_removed_are_made_again(tmp_path: Path) -> None:
     for data in (b"1", b"2"):
         files.replace(path, data)
         assert files.read(path) == data
+
+
+class SlowFiles(LocalFiles):
+    """Its first write ends when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.written: list[bytes] = []
+
+    def replace(self, path: str, data: bytes) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            self.go_on.wait(30)
+        self.written.append(data)
+
+
+def test_a_write_waits_for_the_one_before() -> None:
+    async def body() -> None:
+        files = SlowFiles()
+        core = new_core("127.0.0.1:1", None)
+        offsets = LocalOffsets(core, files, "offsets.json")
+        offsets.update(Q0, 1)
+        first = asyncio.create_task(offsets.commit())
+        await asyncio.to_thread(files.begun.wait, 30)
+        offsets.update(Q0, 2)
+        second = asyncio.create_task(offsets.commit())
+        await asyncio.wait([second], timeout=0.2)
+        assert files.written == [], "the second write overlaps with the first"
+        files.go_on.set()
+        await asyncio.gather(first, second)
+        assert [data[-4:] for data in files.written] == [b":1}}", b":2}}"]
+
+    asyncio.run(body())
 
 
 def test_offsets_that_cannot_be_saved_are_told_once_and_saved_later(home: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from consumer_world import Q0, Q1, World, puller
-from saturnmq import Message, MessageQueue, Producer, PullConsumer
+from saturnmq import Message, MessageQueue, Producer, PullConsumer, aio
 from saturnmq.runtime.errors import InvalidParameter, OffsetsNotSaved, SaturnError
 from served_rig import served
 
@@ -105,6 +107,53 @@ def test_a_store_that_says_nonsense_is_told(offset: Any) -> None:
                 await made.committed(Q0)
 
     world.run(main)
+
+
+class SlowShelf(Shelf):
+    """Its first save ends when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        if not self.begun.is_set():
+            self.begun.set()
+            self.go_on.wait(30)
+        super().save(offsets)
+
+
+def test_a_save_waits_for_the_one_before_though_its_caller_was_cancelled(tmp_path: Path) -> None:
+    shelf = SlowShelf()
+
+    async def body(address: str, queue: MessageQueue) -> None:
+        async with aio.PullConsumer(
+            "g",
+            address,
+            from_beginning=True,
+            offset_store=shelf,
+            auto_commit=False,
+            commit_interval_s=60,
+        ) as consumer:
+            consumer.assign([queue])
+            assert await consumer.poll(30, 1)
+            first = asyncio.create_task(consumer.commit())
+            await asyncio.to_thread(shelf.begun.wait, 30)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            assert await consumer.poll(30, 1)
+            second = asyncio.create_task(consumer.commit())
+            await asyncio.wait([second], timeout=0.2)
+            assert shelf.saves == [], "the second save overlaps with the first"
+            shelf.go_on.set()
+            await second
+            assert shelf.saves == [{queue: 1}, {queue: 2}]
+
+    with served(tmp_path) as address, Producer("senders", address) as producer:
+        queue = producer.send(Message("t", b"0")).queue
+        producer.send(Message("t", b"1"), queue=queue)
+        asyncio.run(body(address, queue))
 
 
 def test_a_group_with_a_store_shares_queues_and_goes_on_there(tmp_path: Path) -> None:

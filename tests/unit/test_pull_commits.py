@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from broker_rig import config, started
-from consumer_world import Q0, Q1, World, puller
+from consumer_world import MASTER, Q0, Q1, SLAVE, World, puller
 from saturnmq import Message, Producer, PullConsumer
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.nameserver.server import NameServer
@@ -42,6 +42,25 @@ def test_nothing_of_the_last_poll_is_committed_when_the_body_raises(failure: Any
         with pytest.raises(type(failure)):
             await body()
         assert world.offsets == {Q0: 4}
+
+    world.run(main)
+
+
+def test_a_commit_that_was_cancelled_is_sent_with_the_next_one() -> None:
+    world = backlog()
+
+    async def main() -> None:
+        made = puller(world, auto_commit=False)
+        made.subscribe("T")
+        async with made:
+            assert len(await made.poll(5.0)) == 20
+            world.hung |= {MASTER, SLAVE}
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(made.commit(), 1)
+            world.hung.clear()
+            assert world.offsets == {}
+            await made.commit()
+            assert world.offsets == {Q0: 20}
 
     world.run(main)
 
