@@ -437,7 +437,7 @@ def _call_back(callbacks: list[Any]) -> None:
     for callback, handle in zip(each, each, strict=True):
         try:
             callback(handle)
-        except Exception:
+        except BaseException:  # SystemExit too: it would leave the others without their answers
             log.exception("the callback of a send raised")
 
 

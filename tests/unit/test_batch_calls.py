@@ -206,15 +206,16 @@ def filled(made: Accumulator, lane: Any, count: int) -> tuple[ProducerBatch, lis
     return batch, handles  # type: ignore[return-value]  # not after the assertion
 
 
+@pytest.mark.parametrize("error", [ValueError("mine"), SystemExit("mine")])
 def test_callbacks_come_in_order_and_one_that_raises_keeps_no_other_from_its_answer(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, error: BaseException
 ) -> None:
     made, lane = senders()
     batch, (first, second, third) = filled(made, lane, 3)
     told: list[Any] = []
 
     def fail(_: SendHandle) -> None:
-        raise ValueError("mine")
+        raise error
 
     first.add_done_callback(told.append)
     second.add_done_callback(fail)
@@ -227,7 +228,7 @@ def test_callbacks_come_in_order_and_one_that_raises_keeps_no_other_from_its_ans
         made.finish(batch, lost)
     assert told == [first, third, lost, "over"]
     assert "the callback of a send raised" in caplog.text
-    assert "ValueError: mine" in caplog.text
+    assert f"{type(error).__name__}: mine" in caplog.text
     second.add_done_callback(told.append)  # late
     assert told[4:] == [second]
 
