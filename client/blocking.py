@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, new_core
 from saturnmq.client.kernels import results_of
-from saturnmq.client.loop_thread import LoopThread
+from saturnmq.client.loop_thread import LoopThread, shut_gate
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
@@ -83,6 +83,7 @@ class Facade(Generic[Async]):
     def _end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
         if self._closed or self._thread.inherited:
             return
+        self._thread.check_caller()
         self._closed = True
         try:
             self._thread.run(ending())
@@ -104,30 +105,17 @@ class Facade(Generic[Async]):
     ) -> None:
         self._end(lambda: self._target.__aexit__(kind, error, trace))
 
-    def _wait(self, answer: Coroutine[Any, Any, T]) -> T:
-        return self._thread.run(answer)
+    def _wait(
+        self, answer: Coroutine[Any, Any, T], untaken: Callable[[T], object] | None = None
+    ) -> T:
+        return self._thread.run(answer, untaken=untaken)
 
     def _call(self, function: Callable[[], T]) -> T:
         return self._thread.call(function)
 
 
-def _shut_gate() -> threading.Lock:
-    gate = threading.Lock()  # the cheapest thing a thread can wait for
-    gate.acquire()
-    return gate
-
-
 def _not_started(message: Message) -> None:
     """Placeholder until the producer is started: takes no message."""
-
-
-def wait_in_thread(batch: ProducerBatch, timeout: float | None) -> None:
-    """Wait until `batch` is over; RequestTimeout if it takes longer than `timeout` seconds."""
-    over = _shut_gate()
-    if batch.lane.owner.watch(batch, over.release, waits=True) and not over.acquire(
-        timeout=-1 if timeout is None else timeout
-    ):
-        raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on")
 
 
 class Producer:
@@ -241,8 +229,8 @@ class Producer:
         callers = Callers(
             lock=threading.Lock(),
             call_on_loop=thread.loop.call_soon_threadsafe,
-            wait=wait_in_thread,
-            gate=_shut_gate,
+            wait=thread.wait_for,
+            gate=shut_gate,
         )
         engine = make(core, self.group, self.options, callers, self._namespace)
         engine.accumulator.on_space = self._on_space
@@ -282,6 +270,7 @@ class Producer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send and wait for the acknowledgement."""
+        self._check_caller()
         express = self._express
         if express is not None and (timeout is None or timeout >= self.options.send_timeout):
             sent = express.send(message, self._pin(message, queue, sharding_key, selector))
@@ -328,6 +317,7 @@ class Producer:
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
+        self._check_caller()
         engine, express = self.engine, self._express
         batch: ProducerBatch | None = None
         if express is not None and (timeout is None or timeout >= self.options.send_timeout):
@@ -450,6 +440,7 @@ class Producer:
         thread, engine = self._thread, self._engine
         if thread is None or engine is None or self._closed or thread.inherited:
             return
+        thread.check_caller()
         self._closed = True
         at_exit.forget(self._settle)
         try:
@@ -477,6 +468,10 @@ class Producer:
         self.close(0.0)
         return lost
 
+    def _check_caller(self) -> None:
+        if self._thread is not None:
+            self._thread.check_caller()
+
     def _run(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         assert self._thread is not None
         return self._thread.run(coro, timeout)
@@ -485,6 +480,7 @@ class Producer:
         # Not under the lock, which the loop takes: a sender far ahead pauses in here.
         accepted = accept()
         while accepted is None:
+            self._check_caller()
             with self._room:
                 accepted = accept()
                 if accepted is None:

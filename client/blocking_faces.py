@@ -357,7 +357,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
         """Up to `max_messages` of one queue, waiting up to `timeout_s`; empty if none came."""
         return self._target.round.give(max_messages) or self._wait(
-            self._target.poll(timeout_s, max_messages)
+            self._target.poll(timeout_s, max_messages), self._target._put_back
         )
 
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.runtime import forks
 from saturnmq.runtime.errors import ClientClosed, RequestTimeout
 from saturnmq.runtime.native import NativeRuntime, new_event_loop
 
 T = TypeVar("T")
+
+
+def shut_gate() -> threading.Lock:
+    """The cheapest thing a thread can wait for."""
+    gate = threading.Lock()
+    gate.acquire()
+    return gate
 
 
 class LoopThread:
@@ -39,28 +48,64 @@ class LoopThread:
             self.loop.run_until_complete(asyncio.wait(pending, timeout=5))
         self.loop.close()
 
-    def run(self, coro: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result."""
+    def check_caller(self) -> None:
+        """RuntimeError: this thread runs the loop, which could not go on while it waits."""
         if threading.current_thread() is self._thread:
-            coro.close()
             raise RuntimeError(
                 "a blocking call on the client's own loop would never return: in listeners and "
                 "callbacks of the loop use saturnmq.aio"
             )
+
+    def run(
+        self,
+        coro: Coroutine[Any, Any, T],
+        timeout: float | None = None,
+        untaken: Callable[[T], object] | None = None,
+    ) -> T:
+        """Run a coroutine on the loop and wait for its result. If the wait is interrupted, the
+        coroutine is cancelled; a result that it has by then goes to `untaken`, on the loop."""
+        try:
+            self.check_caller()
+        except RuntimeError:
+            coro.close()
+            raise
         if self.inherited:
             coro.close()
             raise forks.refusal()
         if not self._thread.is_alive():
             coro.close()
             raise ClientClosed("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(coro, self.loop)
+        results: list[T] = []
+
+        async def there() -> T:
+            results.append(result := await coro)
+            return result
+
+        def give_back() -> None:  # after the cancellation: if there is none by now, none comes
+            if results and untaken is not None:
+                untaken(results.pop())
+
+        future = asyncio.run_coroutine_threadsafe(there(), self.loop)
         try:
             return future.result(timeout)
-        except TimeoutError:
-            if future.done():
-                raise
+        except BaseException as error:
+            late = not future.done()
             future.cancel()
-            raise RequestTimeout(f"not done in {timeout} s") from None
+            if late or results:
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self.loop.call_soon_threadsafe(give_back)
+            if late and isinstance(error, TimeoutError):
+                raise RequestTimeout(f"not done in {timeout} s") from None
+            raise
+
+    def wait_for(self, batch: ProducerBatch, timeout: float | None) -> None:
+        """Wait until `batch` is over; RequestTimeout if it takes longer than `timeout` seconds."""
+        self.check_caller()
+        over = shut_gate()
+        if batch.lane.owner.watch(batch, over.release, waits=True) and not over.acquire(
+            timeout=-1 if timeout is None else timeout
+        ):
+            raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on")
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call a plain function on the loop and wait for its result."""

@@ -38,6 +38,8 @@ CALLED_BY_US = {
 }
 # What a method may answer without a visit to the loop: the loop is asked when this is empty.
 AT_HAND = {"PullConsumer.poll": "round.give(max_messages)"}
+# The method that gets an answer whose caller was interrupted.
+UNTAKEN = {"PullConsumer.poll": "_put_back"}
 INTERNAL_PARAMETERS = ("core", "runtime", "files")
 LIFE = ("start", "close")  # the Facade has them; a face adds what the asynchronous class says
 
@@ -177,8 +179,10 @@ class Face:
         call = f"self._target.{node.name}({arguments})"
         waits = isinstance(node, ast.AsyncFunctionDef)
         there = f"lambda: {call}" if arguments else call.removesuffix("()")
-        call = f"self._wait({call})" if waits else f"self._call({there})"
-        if at_hand := AT_HAND.get(f"{self._name}.{node.name}"):
+        name = f"{self._name}.{node.name}"
+        untaken = f", self._target.{UNTAKEN[name]}" if name in UNTAKEN else ""
+        call = f"self._wait({call}{untaken})" if waits else f"self._call({there})"
+        if at_hand := AT_HAND.get(name):
             call = f"self._target.{at_hand} or {call}"
         call = call if returns == "None" else f"return {call}"
         return self._method(node, parameters, returns, call)

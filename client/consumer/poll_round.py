@@ -13,7 +13,7 @@ one that changes a queue calls `recall`, after which the next poll asks the loop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from operator import length_hint
 
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
@@ -46,6 +46,7 @@ class PollRound:
         self._turns: dict[MessageQueue, QueueTurn] = {}
         self._running: dict[QueueTurn, MessageRun] = {}
         self._paused: set[MessageQueue] = set()
+        self._left: set[MessageQueue] = set()  # queues of topics that are not subscribed now
         self._foreign = False  # it belongs to the process that forked this one
         forks.register(self)
 
@@ -67,6 +68,7 @@ class PollRound:
         self.recall()
         self._round.remove(self._turns.pop(held.queue))
         self._paused.discard(held.queue)
+        self._left.discard(held.queue)
 
     def arrived(self, held: AssignedQueue) -> None:
         """`held` may have messages."""
@@ -90,8 +92,8 @@ class PollRound:
 
     def _begin(self, turn: QueueTurn) -> None:
         """Have the next messages of a queue at hand, those of one pull, if there are some."""
-        paused = turn.held.queue in self._paused
-        run = None if paused else turn.held.state.take(OWN_COUNT)
+        silent = turn.held.queue in self._paused | self._left
+        run = None if silent else turn.held.state.take(OWN_COUNT)
         turn.idle = run is None
         if run is not None:
             run.begin(0.0)
@@ -137,6 +139,13 @@ class PollRound:
     def resume(self, queues: set[MessageQueue]) -> None:
         """Give messages of these queues again."""
         self._paused -= queues
+        for turn in self._turns.values():
+            self.arrived(turn.held)
+
+    def keep_to(self, topics: Container[str]) -> None:
+        """Give messages of the queues of these topics only."""
+        self.recall()
+        self._left = {queue for queue in self._turns if queue.topic not in topics}
         for turn in self._turns.values():
             self.arrived(turn.held)
 

@@ -161,6 +161,7 @@ class PullConsumer:
         pattern: all topics with such a name, as they come and go."""
         self._settle_mode(assigned=False)
         self._subscribed.add(topic, expression)
+        self.round.keep_to(self.subscriptions)
         if self._started:
             self._tasks.once(self._announce, "announce")
 
@@ -169,7 +170,7 @@ class PullConsumer:
         other members. Messages of the last poll that are not committed come to them again."""
         self._settle_mode(assigned=False)
         self._subscribed.remove(topic)
-        self.round.pause({each for each in self._held if each.topic not in self.subscriptions})
+        self.round.keep_to(self.subscriptions)
         self._membership.trigger()
 
     def assign(self, queues: Iterable[MessageQueue], expression: Expression = "*") -> None:
@@ -180,9 +181,8 @@ class PullConsumer:
             self._subscribed.add(queue.topic, expression)
         for queue in [queue for queue in self._held if queue not in wanted]:
             self._drop(queue)
-        for queue in wanted:
-            if queue not in self._held:
-                self._hold(queue)
+        for queue in [queue for queue in wanted if queue not in self._held]:
+            self._hold(queue)
 
     def _settle_mode(self, *, assigned: bool) -> None:
         """The first call decides how this consumer gets its queues."""
@@ -215,6 +215,8 @@ class PullConsumer:
 
     async def _announce(self) -> None:
         await self._subscribed.announce()
+        self.round.keep_to(self.subscriptions)  # patterns have their topics now
+        self._arrived.set()
         self._share()
 
     def _share(self) -> None:
@@ -284,6 +286,11 @@ class PullConsumer:
             self._polling = False
         return self.round.take(max_messages)
 
+    def _put_back(self, messages: list[ReceivedMessage]) -> None:
+        """The result of a poll that nobody got: it comes again."""
+        if messages and messages[0].queue in self.assignment():
+            self.seek(messages[0].queue, messages[0].queue_offset)
+
     async def _read_ahead(self, held: AssignedQueue) -> None:
         """Runs until it is cancelled: code that moves the queue elsewhere, or drops it, ends this
         task."""
@@ -311,8 +318,7 @@ class PullConsumer:
                 self.round.recall()
                 pulled.log_move(held.queue, state.next_offset)
                 offset = pulled.next_offset
-                if not pulled.by_order:
-                    offset = state.moved_to(offset)
+                offset = offset if pulled.by_order else state.moved_to(offset)
                 state.reset(offset)
                 self._polled[held.queue] = offset
                 self._polled.move(held.queue, offset)
@@ -343,8 +349,7 @@ class PullConsumer:
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next poll of `queue` starts at `offset`. The committed offset follows, backwards too,
-        at the next commit() or, with auto_commit, at the next poll().
-        """
+        at the next commit() or, with auto_commit, at the next poll()."""
         if offset < 0:
             raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
         held = self._require(queue)
@@ -455,9 +460,8 @@ class PullConsumer:
     # -- what ClientCore asks -----------------------------------------------------------------
     def heartbeat_data(self) -> dict[str, Any]:
         """This group's entry of a heartbeat."""
-        return heartbeat_entry(
-            self._group, self.subscriptions.values(), self.consume_from, push=False
-        )
+        subscriptions = self.subscriptions.values()
+        return heartbeat_entry(self._group, subscriptions, self.consume_from, push=False)
 
     def on_ids_changed(self) -> None:
         """The group's members changed."""

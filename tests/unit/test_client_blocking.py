@@ -2,6 +2,8 @@
 
 import asyncio
 import queue
+import threading
+from concurrent.futures import Future
 
 import pytest
 from saturnmq import (
@@ -75,6 +77,76 @@ def test_a_pull_consumer_polls_seeks_and_commits(nameserver):
     consumer.close()  # again is no error
     with pytest.raises(ClientClosed):
         consumer.poll()
+
+
+def test_a_poll_that_is_interrupted_takes_nothing(nameserver, monkeypatch):
+    class Interrupt(BaseException):
+        pass
+
+    def result(future, timeout=None):
+        if threading.current_thread() is not threading.main_thread():
+            return original(future, timeout)
+        if waits:  # until the coroutine waits on the loop
+            with pytest.raises(TimeoutError):
+                original(future, 0.2)
+        else:
+            original(future, timeout)
+        raise Interrupt
+
+    original = Future.result
+    with PullConsumer("readers", nameserver, consume_from="first") as consumer:
+        consumer.assign([QUEUE])
+        assert bytes(consumer.poll(30.0, 1)[0].body) == b"0"
+        consumer.pause([QUEUE])
+        for waits in (False, True):
+            consumer.resume([QUEUE])
+            if waits:  # for a message that comes when nobody polls any more
+                assert [bytes(each.body) for each in consumer.poll(30.0)] == [b"1", b"2"]
+            else:
+                consumer.seek(QUEUE, 1)  # so that the loop is asked
+            with monkeypatch.context() as patch:
+                patch.setattr(Future, "result", result)
+                with pytest.raises(Interrupt):
+                    consumer.poll(30.0)
+        with Producer(nameservers=nameserver) as producer:
+            producer.send(Message("orders", b"3"))
+        assert [bytes(each.body) for each in consumer.poll(30.0)] == [b"3"]
+
+
+def test_a_blocking_call_in_a_callback_is_refused_before_anything_is_done(nameserver):
+    seen = queue.SimpleQueue()
+
+    def callback():  # on the loop, as those of sends are
+        for call in (
+            lambda: producer.send(Message("orders", b"refused")),
+            lambda: producer.send_batch([Message("orders", b"refused")]),
+            lambda: producer.send_async(Message("orders", b"3")).result(),
+            producer.close,
+        ):
+            try:
+                seen.put(call())
+            except RuntimeError as error:
+                seen.put(str(error))
+
+    with Producer(nameservers=nameserver) as producer:
+        producer.send(Message("orders", b"first"))
+        producer._thread.loop.call_soon_threadsafe(callback)
+        said = [seen.get(timeout=30) for _ in range(4)]
+        assert all("would never return" in str(each) for each in said)
+        assert producer.send(Message("orders", b"last")).ok, "it is not closed"
+    with PullConsumer("readers", nameserver, consume_from="first") as consumer:
+        consumer.assign([QUEUE])
+        found = []
+        while b"last" not in found:
+            found += (bytes(message.body) for message in consumer.poll(30.0))
+    assert b"refused" not in found
+
+
+def test_a_client_is_not_closed_on_its_own_loop(nameserver):
+    with PullConsumer("readers", nameserver) as consumer:
+        with pytest.raises(RuntimeError, match="would never return"):
+            consumer._thread.call(consumer.close)
+        consumer.assign([QUEUE])
 
 
 def test_a_commit_right_after_assign_is_kept(nameserver):

@@ -65,6 +65,29 @@ def test_a_commit_that_was_cancelled_is_sent_with_the_next_one() -> None:
     world.run(main)
 
 
+def test_a_topic_that_is_subscribed_again_at_once_is_read_on() -> None:
+    world = backlog(2, queues=2)
+
+    async def main() -> None:
+        made = puller(world)
+        made.subscribe("T")
+        async with made:
+            found = []
+            while len(found) < 4:
+                found += await made.poll(5.0)
+            made.pause([Q1])
+            made.unsubscribe("T")
+            assert made.paused() == [Q1], "that of the application alone"
+            made.subscribe("T")
+            for queue in (0, 1):
+                world.send(queue, b"new")
+            assert [message.queue for message in await made.poll(5.0)] == [Q0]
+            made.resume([Q1])
+            assert [message.queue for message in await made.poll(5.0)] == [Q1]
+
+    world.run(main)
+
+
 def test_nothing_at_all_is_committed_when_the_first_poll_is_not_done_with() -> None:
     world = backlog()
 
