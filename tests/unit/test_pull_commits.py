@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from broker_rig import config, started
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, puller
-from saturnmq import Message, Producer, PullConsumer
+from saturnmq import Message, Producer, PullConsumer, ReceivedMessage
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.nameserver.server import NameServer
 
@@ -72,7 +72,7 @@ def test_a_topic_that_is_subscribed_again_at_once_is_read_on() -> None:
         made = puller(world)
         made.subscribe("T")
         async with made:
-            found = []
+            found: list[ReceivedMessage] = []
             while len(found) < 4:
                 found += await made.poll(5.0)
             made.pause([Q1])
