@@ -134,7 +134,11 @@ class ClientCore:
         if self._started:
             return
         self._started = True
-        endpoint = await self._rotation.reach()
+        try:
+            endpoint = await self._rotation.reach()
+        except BaseException:  # cancelled: the next call begins anew
+            self._started = False
+            raise
         local = None if endpoint is None else endpoint.local_address
         if local:
             self.local_ip = local.rpartition(":")[0].strip("[]") or self.local_ip

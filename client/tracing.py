@@ -70,7 +70,9 @@ class Tracer:
         self._sending = asyncio.Lock()
 
     def begin(self) -> None:
-        """Send what is added from now on; the core is started."""
+        """Send what is added from now on; the core is started. Again: no difference."""
+        if self._task is not None:
+            return
         core, runtime = self._core, self._core.runtime
         self._ids = UniqueIds(runtime, core.local_ip, core.pid, salt=runtime.random.getrandbits(32))
         self._task = core.tasks.keep(self._run, name=f"traces of {self.group}")

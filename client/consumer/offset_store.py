@@ -259,6 +259,7 @@ class LocalOffsets(WrittenOffsets):
         self._former = former
         self._stored: dict[MessageQueue, int] = {}
         self._failing = False
+        self._has_file = False
 
     async def open(self) -> None:
         """Takes the file for this consumer alone, and reads it.
@@ -268,12 +269,13 @@ class LocalOffsets(WrittenOffsets):
         """
         run = self._core.runtime.run_blocking
         try:
-            holder = await run(self._files.lock, self._path)
+            holder = None if self._has_file else await run(self._files.lock, self._path)
             if holder is not None:
                 raise OffsetsLocked(
                     f"{self._path} keeps the offsets of another consumer, of {holder}: give each "
                     "one that runs under this user a name of its own, instance_name='...'"
                 )
+            self._has_file = True  # also if the start is cancelled now, and begins anew
             data = await run(self._files.read, self._path)
             if data is None and self._former is not None:
                 data = await run(self._files.read, self._former)
@@ -293,6 +295,7 @@ class LocalOffsets(WrittenOffsets):
 
     async def close(self) -> None:
         """Releases the file for another consumer."""
+        self._has_file = False
         await self._core.runtime.run_blocking(self._files.unlock, self._path)
 
     async def load(

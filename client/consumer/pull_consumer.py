@@ -23,6 +23,7 @@ from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, member_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
+from saturnmq.client.consumer.life import Life
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import COMMIT_INTERVAL_S, OffsetStore, RemoteOffsets
 from saturnmq.client.consumer.own_offsets import OwnOffsets, OwnOffsetStore
@@ -152,7 +153,7 @@ class PullConsumer:
         self._assigned: bool | None = None  # None: neither subscribed nor assigned yet
         self._shares = False  # it takes part in the group's rebalance
         self._tasks = ConsumerTasks(self.core.tasks, group)
-        self._started = self._closing = False
+        self._life = Life(self.core.runtime)
 
     # -- life ---------------------------------------------------------------------------------
     def subscribe(self, topic: TopicOrPattern, expression: Expression = "*") -> None:
@@ -162,7 +163,7 @@ class PullConsumer:
         self._settle_mode(assigned=False)
         self._subscribed.add(topic, expression)
         self.round.keep_to(self.subscriptions)
-        if self._started:
+        if self._life.started:
             self._tasks.once(self._announce, "announce")
 
     def unsubscribe(self, topic: TopicOrPattern) -> None:
@@ -192,11 +193,9 @@ class PullConsumer:
 
     async def start(self) -> None:
         """Connects, joins the group (subscribe) and begins to read ahead."""
-        if self._closing:
-            raise ClientClosed("the consumer is closed; make a new one")
-        if self._started:
-            return
-        self._started = True
+        await self._life.start(self._start)
+
+    async def _start(self) -> None:
         if self._owns_core:
             await self.core.start()
         if self._traces is not None:
@@ -229,22 +228,19 @@ class PullConsumer:
 
     async def close(self) -> None:
         """Commits (with auto_commit, everything polled) and leaves the group."""
-        await self._end(done=True)
+        await self._life.close(partial(self._end, done=True))
 
     async def _end(self, *, done: bool) -> None:
         """`done`: the application is done with the messages of the last poll."""
-        if self._closing:
-            return
-        self._closing = True
         self._tasks.cancel()
-        if self._started:
+        if self._life.started:
             self.round.recall()
             if self.auto_commit and done:
                 self._polled.note_all()
             await self.offsets.commit(confirm=True)
             for queue in list(self._held):
                 self._drop(queue)
-            await self.core.unregister_consumer(self._group)
+        await self.core.unregister_consumer(self._group)
         self._arrived.set()
         if self._traces is not None:
             await self._traces.close()
@@ -256,14 +252,14 @@ class PullConsumer:
         return self
 
     async def __aexit__(self, raised: type[BaseException] | None, *_: object) -> None:
-        await self._end(done=raised is None)
+        await self._life.close(partial(self._end, done=raised is None))
 
     # -- reading ------------------------------------------------------------------------------
     async def poll(self, timeout_s: float = 5.0, max_messages: int = 1024) -> list[ReceivedMessage]:
         """Up to `max_messages` of one queue, waiting up to `timeout_s`; empty if none came."""
         if messages := self.round.give(max_messages):
             return messages
-        if not self._started or self._closing:
+        if not self._life.runs:
             raise ClientClosed("the consumer is not running: call start() first")
         if max_messages < 1:
             raise InvalidParameter(f"max_messages {max_messages} must be at least 1")
@@ -275,7 +271,7 @@ class PullConsumer:
         self._polling = True
         try:
             async with asyncio.timeout(timeout_s):
-                while not self._closing:
+                while not self._life.closing:
                     self._arrived.clear()
                     await self._arrived.wait()
                     if messages := self.round.take(max_messages):
@@ -295,7 +291,7 @@ class PullConsumer:
         """Runs until it is cancelled: code that moves the queue elsewhere, or drops it, ends this
         task."""
         state = held.state
-        while not state.dropped and not self._closing:
+        while not state.dropped and not self._life.closing:
             if state.full(self._limits):
                 await held.wait_for_space()
                 continue
@@ -326,7 +322,7 @@ class PullConsumer:
             was_idle = state.idle
             state.last_pull = self.runtime.monotonic()
             state.put(pulled.messages, pulled.next_offset, pulled.size)
-            if pulled.messages and not self._closing:
+            if pulled.messages and not self._life.closing:
                 self.round.arrived(held)
                 self._arrived.set()
             else:
@@ -383,7 +379,7 @@ class PullConsumer:
         held.state.reset(offset)
         self._polled[held.queue] = offset
         held.stop_pulling()  # it may wait for messages at the old offset
-        if self._started:
+        if self._life.started:
             self._begin(held)
 
     async def committed(self, queue: MessageQueue) -> int | None:
@@ -414,7 +410,7 @@ class PullConsumer:
         return held
 
     async def _commit_loop(self) -> None:
-        while not self._closing:
+        while not self._life.closing:
             await self.runtime.sleep(self._commit_interval)
             self.round.settle()
             await self.offsets.commit()
@@ -423,7 +419,7 @@ class PullConsumer:
     def _hold(self, queue: MessageQueue) -> None:
         held = self._held[queue] = AssignedQueue(queue)
         self.round.add(held)
-        if self._started:
+        if self._life.started:
             self._begin(held)
 
     def _begin(self, held: AssignedQueue) -> None:
@@ -444,7 +440,7 @@ class PullConsumer:
     async def take_queues(self, queues: Sequence[MessageQueue]) -> bool:
         """Rebalance gave `queues`."""
         for queue in queues:
-            if queue not in self._held and not self._closing:
+            if queue not in self._held and not self._life.closing:
                 self._hold(queue)
         return True
 
@@ -469,7 +465,7 @@ class PullConsumer:
 
     def on_route_changed(self, topic: str) -> None:
         """A route changed: share the queues anew, and leave brokers that have another role."""
-        if topic not in self.subscriptions or not self._started or self._closing:
+        if topic not in self.subscriptions or not self._life.runs:
             return
         self.baseline.answered(topic, self.core.subscribe_queues(topic))
         self._membership.trigger()

@@ -27,6 +27,7 @@ from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consuming import SUSPEND_S, Concurrent, Consumption, InOrder
 from saturnmq.client.consumer.consumption_traces import ConsumptionTraces
 from saturnmq.client.consumer.holdings import Holdings
+from saturnmq.client.consumer.life import Life
 from saturnmq.client.consumer.listening import Caller, Listener, OneListener
 from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.offset_store import (
@@ -55,7 +56,7 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.subscription import Expression
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import ClientClosed, ConfigError, SaturnError, SubscriptionParseFailed
+from saturnmq.runtime.errors import ConfigError, SaturnError, SubscriptionParseFailed
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +225,7 @@ class PushConsumer:
         self._membership = Membership(self.core, group, how, rebalance_interval_s, self, popper)
         self._commit_interval = commit_interval_s
         self._tasks = ConsumerTasks(self.core.tasks, group)
-        self._started = self._closing = False
+        self._life = Life(self.runtime)
 
     # -- life ---------------------------------------------------------------------------------
     def subscribe(
@@ -244,7 +245,7 @@ class PushConsumer:
         if listener is not None or listener_one is not None:
             self._caller.set(listener, listener_one)
         self._subscribed.add(topic, expression)
-        if self._started:
+        if self._life.started:
             self._tasks.once(self._announce_again, "announce")
 
     def unsubscribe(self, topic: TopicOrPattern) -> None:
@@ -253,18 +254,16 @@ class PushConsumer:
         self._membership.trigger()
 
     async def start(self) -> None:
-        """Joins the group and begins to consume."""
-        if self._closing:
-            raise ClientClosed("the consumer is closed; make a new one")
-        if self._started:
-            return
+        """Joins the group and begins to consume. Cancelled, it begins anew with the next call."""
+        await self._life.start(self._start)
+
+    async def _start(self) -> None:
         if self._subscribed.empty:
             raise ConfigError("the consumer has no topic: call subscribe() before start()")
         if not self._caller.ready:
             raise ConfigError("the consumer has no listener: give listener= or listener_one=")
         if self._file is not None:
             await self._file.open()
-        self._started = True
         if self._owns_core:
             await self.core.start()
         if self._traces is not None:
@@ -302,19 +301,18 @@ class PushConsumer:
         A listener that does not return within ten seconds is reported (`on_error`), and its
         messages come again. The lock of its ordered queue is not given back: the next owner gets
         the queue when the lock expires at the broker, 60 s later, even if the listener has not
-        returned.
+        returned. A caller that is cancelled leaves all this to go on; close() again waits for it.
         """
-        if self._closing:
-            return
-        self._closing = True
+        await self._life.close(self._close)
+
+    async def _close(self) -> None:
         self._tasks.cancel()
         self._popping.stop()
         await self._holdings.close()
         await self._popping.end()
         if self._file is not None:
             await self._file.close()
-        if self._started:
-            await self.core.unregister_consumer(self._group)
+        await self.core.unregister_consumer(self._group)
         self._caller.close()
         if self._traces is not None:
             await self._traces.close()
@@ -355,7 +353,7 @@ class PushConsumer:
     # -- pulling --------------------------------------------------------------------------------
     async def _pull_loop(self, held: AssignedQueue) -> None:
         state = held.state
-        while not state.dropped and not self._closing:
+        while not state.dropped and not self._life.closing:
             if self.ordered and not state.locked(self.runtime.monotonic()):
                 await held.wait_for_space()
                 continue
@@ -412,7 +410,7 @@ class PushConsumer:
 
     # -- offsets --------------------------------------------------------------------------------
     async def _commit_loop(self) -> None:
-        while not self._closing:
+        while not self._life.closing:
             await self.runtime.sleep(self._commit_interval)
             self._consumption.look_after()
             self._popping.consumption.look_after()
@@ -433,7 +431,7 @@ class PushConsumer:
     def on_route_changed(self, topic: str) -> None:
         """A route changed: a new broker must get our heartbeat before it can serve us, and pulls
         that wait for a broker whose role has changed go to its successor."""
-        if topic not in self.subscriptions or not self._started or self._closing:
+        if topic not in self.subscriptions or not self._life.runs:
             return
         self.baseline.answered(topic, self.core.subscribe_queues(topic))
         self._tasks.once(self._announce_again, "announce")

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, member_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
 from saturnmq.client.consumer.consumption_traces import ReceiptTraces
+from saturnmq.client.consumer.life import Life
 from saturnmq.client.consumer.pop_calls import ANY, PopCalls
 from saturnmq.client.consumer.pop_start import PopStart
 from saturnmq.client.consumer.send_back import SendBack
@@ -128,7 +129,7 @@ class SimpleConsumer:
         self._send_back = SendBack(self.core, group, -1, self._namespace)
         self._tasks = ConsumerTasks(self.core.tasks, group)
         self._turn = 0
-        self._started = self._closing = False
+        self._life = Life(self.core.runtime)
 
     # -- life ---------------------------------------------------------------------------------
     def subscribe(self, topic: TopicOrPattern, expression: Expression = "*") -> None:
@@ -136,7 +137,7 @@ class SimpleConsumer:
         joined by `||`, or a condition over properties, `Sql("price > 3")`.
         `re.compile("orders-.*")` is a pattern: all topics with such a name, as they come and go."""
         self._subscribed.add(topic, expression)
-        if self._started:
+        if self._life.started:
             self._tasks.once(self._subscribed.announce, "announce")
 
     def unsubscribe(self, topic: TopicOrPattern) -> None:
@@ -146,11 +147,9 @@ class SimpleConsumer:
 
     async def start(self) -> None:
         """Connects and joins the group."""
-        if self._closing:
-            raise ClientClosed("the consumer is closed; make a new one")
-        if self._started:
-            return
-        self._started = True
+        await self._life.start(self._start)
+
+    async def _start(self) -> None:
         if self._owns_core:
             await self.core.start()
         if self._traces is not None:
@@ -168,12 +167,11 @@ class SimpleConsumer:
     async def close(self) -> None:
         """Leaves the group. Messages that are not acknowledged come to other members when their
         time is over."""
-        if self._closing:
-            return
-        self._closing = True
+        await self._life.close(self._close)
+
+    async def _close(self) -> None:
         self._tasks.cancel()
-        if self._started:
-            await self.core.unregister_consumer(self._group)
+        await self.core.unregister_consumer(self._group)
         if self._traces is not None:
             await self._traces.close()
         if self._owns_core:
@@ -202,7 +200,7 @@ class SimpleConsumer:
             sources = await self._sources()
             found = await self._first(sources, max_messages, invisible_ms)
             left = until - self.runtime.monotonic()
-            if found or left <= 0 or self._closing:
+            if found or left <= 0 or self._life.closing:
                 return found
             if not sources:  # no topic matches the patterns now
                 await self.runtime.sleep(min(left, AGAIN_S))
@@ -219,7 +217,7 @@ class SimpleConsumer:
                 await self._any(sources, min(left, HOLD_S))
 
     def _check_runs(self) -> None:
-        if not self._started or self._closing:
+        if not self._life.runs:
             raise ClientClosed("the consumer is not running: call start() first")
 
     async def _sources(self) -> list[Source]:

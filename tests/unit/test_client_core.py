@@ -170,6 +170,24 @@ class Group:
 # -- life ------------------------------------------------------------------------------------------
 
 
+def test_a_start_that_was_cancelled_begins_anew_with_the_next_call(run: Run) -> None:
+    async def test(world: World) -> None:
+        core = world.core()
+        core.register_producer("P")
+        world.route(a={0: 2})
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await core.start()
+        await core.start()
+        assert core.client_id.startswith("10.0.0.99@")
+        await core.route("T")
+        await asyncio.sleep(60)
+        assert world.servers[2].when(RequestCode.HEART_BEAT)
+        await core.close()
+
+    run(test)
+
+
 @pytest.mark.parametrize("alive", [(1,), (2,), (3,), (1, 2, 3)], ids=str)
 def test_a_client_is_named_by_the_address_from_which_it_reaches_a_nameserver(
     run: Run, alive: tuple[int, ...]
