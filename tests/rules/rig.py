@@ -121,8 +121,9 @@ def clean(store: MessageStore) -> list[str]:
     ticket = store.begin_clean()
     if ticket is None:
         return []
+    taken = [path.rpartition("/")[2] for path in ticket.segments]
     ticket.run()
-    return [path.rpartition("/")[2] for path in ticket.segments]
+    return taken
 
 
 @dataclass
