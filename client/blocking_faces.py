@@ -206,7 +206,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         self._call(lambda: self._target.unsubscribe(topic))
 
     def start(self) -> Self:
-        """Joins the group and begins to consume."""
+        """Joins the group and begins to consume. Cancelled, it begins anew with the next call."""
         return super().start()
 
     def suspend(self) -> None:
@@ -227,7 +227,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         A listener that does not return within ten seconds is reported (`on_error`), and its
         messages come again. The lock of its ordered queue is not given back: the next owner gets
         the queue when the lock expires at the broker, 60 s later, even if the listener has not
-        returned.
+        returned. A caller that is cancelled leaves all this to go on; close() again waits for it.
         """
         return super().close()
 

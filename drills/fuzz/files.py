@@ -7,9 +7,10 @@ and names the file, or it serves, and its tables are saved.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -143,12 +144,15 @@ class Files:
             raise Violation(f"the checkpoint is read as another: {page}")
 
     def _local(self) -> None:
+        asyncio.run(self._opened_and_written())
+
+    async def _opened_and_written(self) -> None:
         core: Any = SimpleNamespace(runtime=_Still())
         offsets = LocalOffsets(core, _Unlocked(self._disk), OFFSETS)
-        _finished(offsets.open())
+        await offsets.open()
         for queue in LOCAL:
             offsets.update(queue, 1 << 40)
-        _finished(offsets.commit())
+        await offsets.commit()
 
     # the whole broker
 
@@ -238,6 +242,10 @@ class _Still:
         return 1.0
 
     @staticmethod
+    def spawn(work: Coroutine[Any, Any, Any], *, name: str) -> asyncio.Task[Any]:
+        return asyncio.create_task(work, name=name)
+
+    @staticmethod
     async def run_blocking(function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
@@ -258,14 +266,6 @@ class _Unlocked:
         return None
 
     def unlock(self, path: str) -> None: ...
-
-
-def _finished(work: Any) -> None:
-    try:
-        work.send(None)
-    except StopIteration:
-        return
-    raise Violation("it waits for something")
 
 
 _QUEUES = (
