@@ -66,15 +66,13 @@ class LoopThread:
         coroutine is cancelled; a result that it has by then goes to `untaken`, on the loop."""
         try:
             self.check_caller()
-        except RuntimeError:
+            if self.inherited:
+                raise forks.refusal()
+            if not self._thread.is_alive():
+                raise ClientClosed("the client is closed")
+        except Exception:
             coro.close()
             raise
-        if self.inherited:
-            coro.close()
-            raise forks.refusal()
-        if not self._thread.is_alive():
-            coro.close()
-            raise ClientClosed("the client is closed")
         results: list[T] = []
 
         async def there() -> T:

@@ -53,19 +53,15 @@ class CopyWriter:
 
         If there is no room for all properties, those of `SPARED` are left out, for a message that
         cannot be copied would stay in the way of others. Without DELAY the copy does not wait."""
-        spared = [name for name in SPARED if name in properties]
-        waiting = topic, queue_id, encode_properties(properties)
-        while True:
-            if names.DELAY in properties and not rescheduled:
-                waiting = schedule(topic, queue_id, waiting[2], self._levels)
-            size = stored_properties_size(waiting[2], self._c.store.config.crc_property)
-            if size <= PROPERTIES_BYTES_MAX or not spared:
+        placed = self._placed(topic, queue_id, properties, rescheduled=rescheduled)
+        for name in SPARED:
+            if self._fits(placed[2]):
                 break
-            name = spared.pop(0)
-            log.warning("the copy of %s has no room for %s", message.offset_message_id, name)
-            del properties[name]
-            waiting = topic, queue_id, encode_properties(properties)
-        topic, queue_id, encoded = waiting
+            if name in properties:
+                log.warning("the copy of %s has no room for %s", message.offset_message_id, name)
+                del properties[name]
+                placed = self._placed(topic, queue_id, properties, rescheduled=rescheduled)
+        topic, queue_id, encoded = placed
         target = self._c.topics.get(topic)
         put = self._c.store.put(
             PendingMessage(
@@ -85,3 +81,16 @@ class CopyWriter:
         )
         self._on_append()
         return put
+
+    def _placed(
+        self, topic: str, queue_id: int, properties: dict[str, str], *, rescheduled: bool
+    ) -> tuple[str, int, bytes]:
+        """The topic and the queue that take the copy, and its properties there."""
+        encoded = encode_properties(properties)
+        if names.DELAY in properties and not rescheduled:
+            return schedule(topic, queue_id, encoded, self._levels)
+        return topic, queue_id, encoded
+
+    def _fits(self, encoded: bytes) -> bool:
+        size = stored_properties_size(encoded, self._c.store.config.crc_property)
+        return size <= PROPERTIES_BYTES_MAX
