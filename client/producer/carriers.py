@@ -97,6 +97,14 @@ class Carriers:
         loading[-1].batches.append((batch, queue))
         loading[-1].bytes += batch.bytes
 
+    def holds(self, lane: Lane, broker: str) -> bool:
+        """Whether a batch of `lane` is in a carrier for `broker` that has not left."""
+        return any(
+            batch.lane is lane
+            for carrier in self._loading.get(broker, ())
+            for batch, _ in carrier.batches
+        )
+
     def leaving(self) -> list[Carrier]:
         """All loaded carriers."""
         loading, self._loading = self._loading, {}

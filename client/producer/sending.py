@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -91,6 +92,7 @@ class Sender:
         self.closed = False
         self._carriers = Carriers()
         self._zipper = Zipper(core.runtime, core.tasks)
+        self._connecting: dict[str, deque[tuple[ProducerBatch, MessageQueue]]] = {}  # by address
         self._lingering = Lingering(self.runtime, accumulator, options.linger, self._go)
         self._loading = False
         self._failed_at: dict[str, str | None] = {}  # broker name -> its master's address then
@@ -127,8 +129,7 @@ class Sender:
             work(*args)
         finally:
             self._loading = False
-            for carrier in self._carriers.leaving():
-                self._leave(carrier)
+            self._leave_now()
 
     def pump_lane(self, lane: Lane) -> None:
         head = self.accumulator.head
@@ -296,33 +297,56 @@ class Sender:
             reason = f"broker {queue.broker_name} has no master in the route"
             self.runtime.call_soon(self._failed, batch, queue, ConnectFailed(reason))
             return
+        waiting = self._connecting.get(address)
+        if waiting is not None:  # also if it is connected now: the others go first
+            waiting.append((batch, queue))
+            return
         endpoint = self.core.connected(address)
-        if endpoint is None:
-            self.core.tasks.once(
-                partial(self._connect, batch, queue, address),
-                name=f"send to {address}",
-                failed=partial(self._over, batch, queue),
-            )
-        else:
+        if endpoint is not None:
             self._transmit(batch, queue, endpoint)
+            return
+        self._connecting[address] = deque([(batch, queue)])
+        self.core.tasks.once(
+            partial(self._connect, address),
+            name=f"send to {address}",
+            failed=partial(self._connected, address),
+        )
 
-    async def _connect(self, batch: ProducerBatch, queue: MessageQueue, address: str) -> None:
+    async def _connect(self, address: str) -> None:
         try:
             endpoint = await self.core.connect(address)
         except SaturnError as error:
-            self._failed(batch, queue, error)
+            self._connected(address, error)
             return
-        self._transmit(batch, queue, endpoint)
+        self._connected(address, endpoint)
+
+    def _connected(self, address: str, result: Endpoint | SaturnError) -> None:
+        """Go on with the batches that wait for a connection, in their order."""
+        if isinstance(result, SaturnError):
+            for batch, queue in self._connecting.pop(address):
+                self._failed(batch, queue, result)
+            return
+        waiting = self._connecting[address]  # those that come meanwhile go last
+        while waiting:
+            self._transmit(*waiting[0], result)
+            waiting.popleft()
+        del self._connecting[address]
 
     def _transmit(self, batch: ProducerBatch, queue: MessageQueue, endpoint: Endpoint) -> None:
-        if self.options.compression and not batch.single and not batch.packed:
-            self._zipper.take(batch, partial(self._transmit, batch, queue, endpoint))
+        if self.options.compression and not batch.packed:
+            self._zipper.take(batch, partial(self._send, batch, queue, endpoint))
             return
         alone = batch.single or batch.attempts > 1 or batch.packed
-        if alone or batch.bytes > SMALL_BYTES:
-            self._send(batch, queue, endpoint)
-        else:
+        if not alone and batch.bytes <= SMALL_BYTES:
             self._together(self._carriers.load, batch, queue, endpoint)
+            return
+        if self._carriers.holds(batch.lane, queue.broker_name):
+            self._leave_now()
+        self._send(batch, queue, endpoint)
+
+    def _leave_now(self) -> None:
+        for carrier in self._carriers.leaving():
+            self._leave(carrier)
 
     def _leave(self, carrier: Carrier) -> None:
         if len(carrier.batches) == 1:

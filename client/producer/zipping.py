@@ -46,9 +46,13 @@ class Zipper:
         self._busy = 0
 
     def take(self, batch: ProducerBatch, then: Callable[[], None]) -> None:
-        """Compress `batch`, which nobody changes any more; `then` sends it, unless it is over."""
-        self._plain.append(batch)
+        """Compress `batch`, which nobody changes any more; `then` sends it, unless it is over. A
+        message that travels alone is not compressed here, and waits only for those before it."""
         self._order.append((batch, then))
+        if batch.single:
+            self._go_on()
+            return
+        self._plain.append(batch)
         if self._busy < AT_ONCE:
             self._busy += 1
             self._tasks.once(self._compress, name="compression of batches")
@@ -63,7 +67,8 @@ class Zipper:
             self._busy -= 1
 
     def _go_on(self) -> None:
-        while self._order and self._order[0][0].packed:
-            batch, then = self._order.popleft()
+        order = self._order
+        while order and (order[0][0].single or order[0][0].packed):
+            batch, then = order.popleft()
             if not batch.done:
                 then()

@@ -36,7 +36,7 @@ class Threads:
 
 
 def batch(body: bytes) -> Any:
-    return SimpleNamespace(body=body, packed=b"", done=False)
+    return SimpleNamespace(body=body, packed=b"", done=False, single=False)
 
 
 def played(main: Callable[[Threads, Callable[[Any], None], list[bytes]], Any]) -> None:
