@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from producer_world import Cluster, Make, clusters
+from saturnmq.client.producer.carriers import SMALL_BYTES
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.message import Message
+from saturnmq.protocol.compression import decompress
+from saturnmq.protocol.message import Message, MessageQueue
 
 
 @pytest.fixture
@@ -75,3 +80,61 @@ def test_a_message_that_travels_alone_does_not_overtake_one_that_is_compressed(
     ]
     assert [bytes(sent.command.body) for sent in world.sent[1:]] == [b"0", b"1"]
     assert world.idle()
+
+
+SIZES = (10, 10, 10, 3000, SMALL_BYTES)
+sends = st.tuples(
+    st.sampled_from(SIZES),
+    st.booleans(),  # whether it travels alone
+    st.sampled_from([0.0, 0.0, 0.0, 0.0005, 0.003]),  # seconds to the next one
+)
+
+
+def numbers_in(world: Cluster) -> list[int]:
+    """The messages in all requests, in the order in which those left."""
+    found: list[int] = []
+    for sent in world.sent:
+        body = bytes(sent.command.body)
+        if "INNER_NUM" in sent.command.ext.get("i", ""):
+            body = decompress(body, int(sent.command.ext["f"]))
+        found += [int(number) for number in re.findall(rb"<(\d+)>", body)]
+    return found
+
+
+@given(
+    st.lists(sends, min_size=2, max_size=30),
+    st.sampled_from([None, "zstd"]),
+    st.sampled_from([0.0, 0.001, 0.004]),
+    st.sampled_from([1, 2, 5]),
+    st.integers(1, 3),
+)
+def test_messages_of_one_queue_leave_in_the_order_of_their_sends(
+    sequence: list[tuple[int, bool, float]],
+    compression: str | None,
+    connects_s: float,
+    in_flight: int,
+    lanes: int,
+) -> None:
+    """Other lanes have messages, too; nothing fails."""
+    with clusters() as make:
+        world = make({"a": 1}, compression=compression, in_flight=in_flight, compress_above=None)
+        connect = world.connect
+
+        async def slowly(address: str) -> Any:
+            line = await connect(address)
+            await world.runtime.sleep(connects_s)
+            return line
+
+        world.connect = slowly  # type: ignore[method-assign]
+        handles = []
+        for number, (size, alone, gap_s) in enumerate(sequence):
+            for lane in range(1, lanes):
+                message = Message("T", b"of another lane")
+                pin = world.engine.pin_for(message, MessageQueue("T", "a", lane), None, None)
+                handles.append(world.engine.enqueue(message, pin))
+            handles.append(send(world, b"<%d>" % number + bytes(size), alone=alone))
+            if gap_s:
+                world.run(gap_s)
+        world.until_done(*handles)
+        assert numbers_in(world) == list(range(len(sequence)))
+        assert world.idle()
