@@ -7,7 +7,6 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,6 +31,7 @@ from saturnmq.protocol.topics import TRACE_TOPIC
 from saturnmq.protocol.trace import TraceKind, TraceRecord
 from saturnmq.runtime.errors import IllegalOperation, TopicNotExist
 from served_rig import served
+from traces_rig import traces_of
 from typer.testing import CliRunner
 
 PUB, BEFORE, AFTER, END, RECALL = TraceKind
@@ -40,19 +40,6 @@ PUB, BEFORE, AFTER, END, RECALL = TraceKind
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "FLUSH_S", 0.02)
-
-
-def until(
-    admin: Admin, message_id: str, enough: Callable[[list[TraceRecord]], bool], topic: str
-) -> list[TraceRecord]:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            found = admin.message_trace(message_id, topic)
-        except TopicNotExist:
-            found = []
-        if enough(found) or time.monotonic() > deadline:
-            return found
 
 
 def kinds(records: list[TraceRecord]) -> list[TraceKind]:
@@ -71,7 +58,7 @@ def test_a_message_is_traced_from_its_send_to_its_consumption(tmp_path: Path) ->
         consumer.subscribe("orders")
         with Producer("senders", address, trace=True) as producer, consumer:
             sent = producer.send(Message("orders", b"hello", tag="new", keys="k1 k2"))
-            records = until(admin, sent.message_id, lambda found: len(found) >= 3, TRACE_TOPIC)
+            records = traces_of(admin, sent.message_id, lambda found: len(found) >= 3, TRACE_TOPIC)
             assert kinds(records) == [PUB, BEFORE, AFTER]
             pub, before, after = records
             assert (pub.group, pub.topic, pub.tags, pub.keys) == (
@@ -119,8 +106,8 @@ def test_every_way_to_send_leaves_one_record_a_message(tmp_path: Path) -> None:
             with pytest.raises(IllegalOperation):
                 producer.recall(late)
         for message_id in ids:
-            assert kinds(until(admin, message_id, bool, "traces")) == [PUB]
-        records = until(admin, late.message_id, lambda found: len(found) >= 3, "traces")
+            assert kinds(traces_of(admin, message_id, bool, "traces")) == [PUB]
+        records = traces_of(admin, late.message_id, lambda found: len(found) >= 3, "traces")
         assert sorted(kinds(records), key=list(TraceKind).index) == [PUB, RECALL, RECALL]
         assert {record.success for record in records if record.kind is RECALL} == {True, False}
         assert [record.message_type for record in records if record.kind is PUB] == [3]
@@ -147,7 +134,7 @@ def test_the_asynchronous_clients_trace_alike(tmp_path: Path) -> None:
 
     with served(tmp_path) as address, Admin(address) as admin:
         message_id = asyncio.run(main(address))
-        records = until(admin, message_id, lambda found: len(found) >= 3, TRACE_TOPIC)
+        records = traces_of(admin, message_id, lambda found: len(found) >= 3, TRACE_TOPIC)
         assert kinds(records) == [PUB, BEFORE, AFTER]
         assert records[-1].success
 
@@ -165,7 +152,7 @@ def test_a_listener_that_raises_and_one_for_single_messages_are_traced(tmp_path:
         with Producer("senders", address) as producer, consumer:
             sent = producer.send(Message("orders", b"x"))
             assert called.acquire(timeout=20)
-        records = until(admin, sent.message_id, lambda found: len(found) >= 2, TRACE_TOPIC)
+        records = traces_of(admin, sent.message_id, lambda found: len(found) >= 2, TRACE_TOPIC)
         assert kinds(records)[:2] == [BEFORE, AFTER]
         assert (records[1].success, records[1].context_code) == (False, 2)
 
@@ -180,7 +167,9 @@ def test_a_poll_leaves_both_records_of_each_message_that_it_gives(tmp_path: Path
             polled = [*consumer.poll(20.0, max_messages=2)]
             assert [message.message_id for message in polled] == ids[:2]
             for message, key in zip(polled, "ab", strict=True):
-                found = until(admin, message.message_id, lambda found: len(found) >= 2, "traces")
+                found = traces_of(
+                    admin, message.message_id, lambda found: len(found) >= 2, "traces"
+                )
                 assert kinds(found) == [BEFORE, AFTER]
                 before, after = found
                 assert before.request_id == after.request_id
@@ -206,14 +195,14 @@ def test_a_received_message_is_traced_until_it_is_acknowledged_or_given_up(tmp_p
             consumer.ack(slow)
         ends = {ids[0]: (True, 0), ids[1]: (False, 4), ids[2]: (True, 0)}
         for message_id, end in ends.items():
-            records = until(admin, message_id, lambda found: len(found) >= 2, "traces")
+            records = traces_of(admin, message_id, lambda found: len(found) >= 2, "traces")
             assert kinds(records) == [BEFORE, AFTER]
             before, after = records
             assert (after.success, after.context_code) == end
             assert before.request_id == after.request_id
             assert (after.group, after.client_host) == ("readers", "127.0.0.1")
             assert 0 <= after.cost_ms < 20_000
-        assert kinds(until(admin, ids[3], bool, "traces")) == [BEFORE]
+        assert kinds(traces_of(admin, ids[3], bool, "traces")) == [BEFORE]
 
 
 def test_the_end_of_a_transaction_is_traced(tmp_path: Path) -> None:
@@ -227,7 +216,7 @@ def test_the_end_of_a_transaction_is_traced(tmp_path: Path) -> None:
         ):
             pass
         message_id = transaction.transaction_id
-        records = until(admin, message_id, lambda found: len(found) >= 2, TRACE_TOPIC)
+        records = traces_of(admin, message_id, lambda found: len(found) >= 2, TRACE_TOPIC)
         assert kinds(records) == [PUB, END]
         pub, end = records
         assert pub.message_type == 1
@@ -249,7 +238,7 @@ def test_traces_that_nobody_takes_are_dropped_and_counted(
         tracer = producer.engine.tracer  # type: ignore[attr-defined]
         assert tracer.dropped == 15
         producer.close()
-        traced = [bool(until(admin, each, bool, TRACE_TOPIC)) for each in ids[:10]]
+        traced = [bool(traces_of(admin, each, bool, TRACE_TOPIC)) for each in ids[:10]]
         assert all(traced)
         assert admin.message_trace(ids[10]) == []
 
@@ -310,5 +299,5 @@ def test_a_message_in_the_topic_of_traces_that_holds_none_is_passed_over(
             sent = producer.send(Message("t", b"x"))
             for body in (b"Pub\x01x\x01y\x02", b"\xff\xfe", b"\x02\x02\x01"):
                 producer.send(Message(TRACE_TOPIC, body, keys=sent.message_id))
-        assert kinds(until(admin, sent.message_id, bool, TRACE_TOPIC)) == [PUB]
+        assert kinds(traces_of(admin, sent.message_id, bool, TRACE_TOPIC)) == [PUB]
         assert "holds no traces" in caplog.text

@@ -25,9 +25,11 @@ from saturnmq import (
     deliver_after,
 )
 from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace, namespace_of
+from saturnmq.protocol.topics import TRACE_TOPIC
 from saturnmq.protocol.trace import TraceKind
 from saturnmq.runtime.errors import InvalidParameter
 from served_rig import served
+from traces_rig import traces_of
 
 WAIT_S = 30.0
 
@@ -164,7 +166,12 @@ def test_a_transaction_in_a_namespace_is_committed_asked_for_and_traced(tmp_path
                     got |= {message.body for message in consumer.poll(1.0)}
         assert {message.topic for message in asked} == {"t"}
         with Admin(address) as admin:
-            records = admin.message_trace(second.transaction_id)
+            records = traces_of(
+                admin,
+                second.transaction_id,
+                lambda found: len({each.kind for each in found}) == 2,
+                TRACE_TOPIC,
+            )
         assert {(record.topic, record.group) for record in records} == {("t", "payers")}
         assert {record.kind for record in records} == {TraceKind.PUB, TraceKind.END_TRANSACTION}
 
