@@ -37,6 +37,7 @@ class ReceivedMessage:
 
     __slots__ = (
         "_data",
+        "_in_place",
         "_pos",
         "_properties",
         "_sys_flag",
@@ -57,6 +58,7 @@ class ReceivedMessage:
         self._properties: dict[str, str] | None = None
         self._unpacked: Unpacked | None = None
         self._topic: str | None = None
+        self._in_place = 0  # attempts since it was delivered
         self.broker_name = ""
 
     def _at(self, code: str, offset: int) -> int:
@@ -205,8 +207,14 @@ class ReceivedMessage:
 
     @property
     def reconsume_times(self) -> int:
-        """The number of times that the message was sent back and delivered again."""
-        return self._at(">i", self._after_hosts(72))
+        """The number of times that the message was sent back and delivered again. A listener that
+        consumes in order gets a failed message again in place, and finds these attempts in it, too.
+        """
+        return self._at(">i", self._after_hosts(72)) + self._in_place
+
+    @reconsume_times.setter
+    def reconsume_times(self, value: int) -> None:
+        self._in_place = value - self._at(">i", self._after_hosts(72))
 
     @property
     def prepared_offset(self) -> int:
@@ -256,16 +264,19 @@ class ReceivedMessage:
 
     def __reduce__(self) -> tuple[object, ...]:
         # A copy in another process keeps this frame only, not the reply it came in.
-        return rebuild, (self.frame, self.broker_name, self._topic)
+        return rebuild, (self.frame, self.broker_name, self._topic, self.reconsume_times)
 
 
-def rebuild(frame: bytes, broker_name: str, topic: str | None) -> ReceivedMessage:
+def rebuild(
+    frame: bytes, broker_name: str, topic: str | None, reconsume_times: int
+) -> ReceivedMessage:
     """A received message from its pickle, by the kernel or by the reference of this process."""
     from saturnmq.protocol import kernels  # kernels imports this module
 
     message = kernels.ReceivedMessage(frame, 0)
     message.broker_name = broker_name
     message._topic = topic
+    message.reconsume_times = reconsume_times
     return message
 
 

@@ -427,6 +427,9 @@ class InOrder(Consumption):
                     [await self._send_back(message, DEAD_LETTER) for message in chunk.failed]
                 ):
                     rest, chunk.attempts = rest[len(chunk.failed) :], 0
+                else:
+                    for message in chunk.failed:
+                        message.reconsume_times += 1
             if state.holds(chunk) or state.dropped:
                 state.keep(chunk, rest)
             held.space.set()

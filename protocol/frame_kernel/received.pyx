@@ -131,6 +131,7 @@ cdef class ReceivedMessage:
     cdef object _unpacked
     cdef public object _topic
     cdef public object broker_name
+    cdef int32_t _in_place  # attempts since it was delivered
 
     def __cinit__(self, *_):
         self._at = NOTHING  # a view made without __init__ reads as zeros, not as stray memory
@@ -307,7 +308,11 @@ cdef class ReceivedMessage:
 
     @property
     def reconsume_times(self):
-        return <int32_t>get32(self.tail())
+        return <int32_t>get32(self.tail()) + self._in_place
+
+    @reconsume_times.setter
+    def reconsume_times(self, int32_t value):
+        self._in_place = value - <int32_t>get32(self.tail())
 
     @property
     def prepared_offset(self):
@@ -336,7 +341,6 @@ cdef class ReceivedMessage:
 
     @property
     def frame(self):
-        """The frame itself, as it lies in the log."""
         return PyBytes_FromStringAndSize(<const char *>self._at, <int32_t>get32(self._at))
 
     def __repr__(self):
@@ -346,7 +350,7 @@ cdef class ReceivedMessage:
         )
 
     def __reduce__(self):
-        return rebuild, (self.frame, self.broker_name, self._topic)
+        return rebuild, (self.frame, self.broker_name, self._topic, self.reconsume_times)
 
 
 cdef inline str text(const Slice *raw):
@@ -365,8 +369,7 @@ cdef list shared_values = [None] * SHARED
 cdef str shared(list table, const Slice *raw, bint name):
     """The text of `raw`, from `table` if it is there: names, and many values, come again and again.
     Each text has one place, which the last one has that was asked for; names are interned."""
-    cdef PyObject *found
-    cdef PyObject *fresh
+    cdef PyObject *found, *fresh
     cdef Py_ssize_t size = raw.size
     cdef int place
     cdef str made
@@ -391,9 +394,7 @@ cdef str shared(list table, const Slice *raw, bint name):
 
 cdef dict properties_of(const uint8_t *p, Py_ssize_t size):
     """`properties.decode_properties`, pair by pair: no separator is part of a longer character."""
-    cdef const uint8_t *end = p + size
-    cdef const uint8_t *pair_end
-    cdef const uint8_t *name_end
+    cdef const uint8_t *end = p + size, *pair_end, *name_end
     cdef Slice name, value
     cdef dict properties = {}
     while p < end:
@@ -416,8 +417,7 @@ cdef dict properties_of(const uint8_t *p, Py_ssize_t size):
 def decode_frames(data, bint verify_crc=False, str broker_name not None="", tags=None):
     """The messages of `data`, whole frames only; with `tags` only those that have one of them.
 
-    Messages in bytes and in a ResponseBuffer refer to it; messages in anything else refer to a
-    copy.
+    Messages in bytes and in a ResponseBuffer refer to it, all others to a copy.
     """
     return decode(data, verify_crc, broker_name, tags, False)
 

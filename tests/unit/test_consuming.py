@@ -59,9 +59,11 @@ class Failing:
         self.world = world
         self.left = Counter(times)
         self.calls: list[tuple[int, float]] = []
+        self.reconsume_times: list[int] = []
 
     def __call__(self, message: ReceivedMessage) -> ConsumeResult | None:
         offset = message.queue_offset
+        self.reconsume_times.append(message.reconsume_times)
         self.calls.append((offset, round(self.world.loop.time(), 1)))
         if self.left[offset] <= 0:
             return None
@@ -99,6 +101,7 @@ def test_an_ordered_message_is_tried_again_every_second() -> None:
         async with consumer(world, listener_one=failing, ordered=True):
             await world.until(lambda: world.offsets.get(Q0) == 3)
         assert failing.offsets() == [0, 1, 1, 1, 1, 2]
+        assert failing.reconsume_times == [0, 0, 1, 2, 3, 0], "as Java's client counts"
         assert failing.pauses()[1:4] == [1.0] * 3
 
     world.run(main)
@@ -120,6 +123,7 @@ def test_each_ordered_message_has_its_own_retries(most: int) -> None:
         tries = {n: most + 1 if n in dead else times.get(n, 0) + 1 for n in range(6)}
         assert Counter(failing.offsets()) == tries
         assert failing.offsets() == sorted(failing.offsets())
+        assert failing.reconsume_times == [attempt for n in range(6) for attempt in range(tries[n])]
 
     world.run(main)
 

@@ -444,10 +444,13 @@ def test_received_messages_survive_pickling_and_copying_and_are_no_work_for_the_
     )
     (m,) = kernels.decode_frames(out[:size])
     m.broker_name = "broker"
+    assert m.reconsume_times == 0
+    m.reconsume_times += 3
     for twin in (pickle.loads(pickle.dumps(m)), copy.copy(m), copy.deepcopy(m)):
         assert type(twin) is type(m) is kernels.ReceivedMessage
         assert (twin.body, twin.topic, twin.tag) == (b"b", "T", "a")
         assert (twin.broker_name, twin.frame) == ("broker", m.frame)
+        assert twin.reconsume_times == 3
         assert repr(twin) == repr(m)
         assert twin != m  # the same message delivered twice is two deliveries
     assert len({m, m}) == 1
