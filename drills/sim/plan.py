@@ -68,6 +68,7 @@ ENABLED = dict.fromkeys(
     (
         "clocks",
         "delaying",
+        "forgetting",
         "growing",
         "misbehaving",
         "recreating",

@@ -104,6 +104,10 @@ def _no_tombstones(original: Any) -> Any:
     return document
 
 
+def _all_of_them(original: Any) -> Any:
+    return lambda self, marks: dict(marks)
+
+
 def _from_zero(original: Any) -> Any:
     def tombstone(self: MessageStore, topic: str) -> Tombstone:
         found: Tombstone = original(self, topic)
@@ -325,6 +329,13 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], tuple[str, ...], dict[str, 
         (Patch(MessageStore, "tombstone", _from_zero),),
         ("recreating",),
         {},
+    ),
+    "deleted-groups-come-back": (
+        "a table does not look at the deleted groups when it takes that of another node",
+        "I6: a slave that was away brings their offsets back",
+        (Patch(ConsumerOffsets, "of_living", _all_of_them),),
+        ("forgetting",),
+        RESTARTS,
     ),
     "commit-ahead-of-listener": (
         "what was pulled is committed, finished or not",

@@ -3,6 +3,7 @@ each."""
 
 from saturnmq.drills.sim.scenes.checking_types import CheckingTypes
 from saturnmq.drills.sim.scenes.delaying import ClockSteps, Delaying
+from saturnmq.drills.sim.scenes.forgetting import Forgetting
 from saturnmq.drills.sim.scenes.growing import Growing
 from saturnmq.drills.sim.scenes.polling import Polling
 from saturnmq.drills.sim.scenes.popping import Popping
@@ -38,4 +39,5 @@ SCENES: dict[str, type[Scene]] = {
     "resetting": Resetting,
     "resending": Resending,
     "checking-types": CheckingTypes,
+    "forgetting": Forgetting,
 }
