@@ -7,6 +7,9 @@
    forgotten, and held pulls are answered.
 4. A checkpoint is written that does not count on the queue files any more; then these are deleted.
 
+A deletion that cannot be saved is undone. So a topic that one deletion has taken out, and may still
+put back, is left alone by others until that one is saved: each would put back what it found.
+
 A slave begins with step 2 when it has copied the table. So does a master when a slave joins that
 had been master and knew of more deletions. A start does steps 3 and 4 again.
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 
 from saturnmq.broker.context import Context
@@ -36,27 +40,41 @@ class Deletion:
         self._save = save
         self._checkpoint = checkpoint
         self._wake_pulls = wake_pulls
+        self._saving = asyncio.Lock()
+        self._unsaved: Counter[str] = Counter()  # deletions of each topic that may yet be undone
         self._removing = asyncio.Lock()
 
     def delete(self, names: Iterable[str]) -> Awaitable[None]:
         """Delete these topics: at once for clients, durably when this is awaited.
 
         OSError: the table could not be saved; the topics are there again as they were."""
+        asked = list(names)
+        undo = self._take_out(name for name in asked if not self._unsaved[name])
+        waiting = [name for name in asked if self._unsaved[name]]
+        self._unsaved.update(asked)
+        return self._finish(asked, waiting, undo)
+
+    def _take_out(self, names: Iterable[str]) -> list[Callable[[], None]]:
         c = self._c
-        undo = [c.topics.delete(name, c.store.tombstone(name)) for name in names if self._is(name)]
-        return self._finish(undo)
+        return [c.topics.delete(name, c.store.tombstone(name)) for name in names if self._is(name)]
 
     def _is(self, name: str) -> bool:
         """Whether there is anything to delete of a topic."""
         return self._c.topics.get(name) is not None or self._c.store.has_queues(name)
 
-    async def _finish(self, undo: list[Callable[[], None]]) -> None:
+    async def _finish(
+        self, asked: list[str], waiting: list[str], undo: list[Callable[[], None]]
+    ) -> None:
         try:
-            await self._save(self._c.topics)
+            async with self._saving:
+                undo += self._take_out(waiting)
+                await self._save(self._c.topics)
         except OSError:
             for put_back in reversed(undo):
                 put_back()
             raise
+        finally:
+            self._unsaved -= Counter(asked)
         await self._bury()
 
     async def apply(self) -> None:

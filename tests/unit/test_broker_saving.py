@@ -118,6 +118,23 @@ def test_a_topic_whose_deletion_could_not_be_saved_is_there_as_it_was() -> None:
     on_simulated_disk(scene)
 
 
+def test_two_deletions_of_a_topic_that_could_not_be_saved_leave_it_as_it_was() -> None:
+    async def scene(
+        runtime: NativeRuntime, disk: SimDisk, broker: Broker, endpoint: Endpoint
+    ) -> None:
+        disk.plan("write_file", errno.ENOSPC, TABLES, times=None)
+        asked = (ask(endpoint, 215, {"topic": "orders"}) for _ in range(2))
+        assert [reply.code for reply in await asyncio.gather(*asked)] == [1, 1]
+        disk.plans.clear()
+        await broker.ground.persistence.save_changed()
+        broker, endpoint = await killed(runtime, disk, broker)
+        assert broker.context.topics.get("orders") is not None
+        assert broker.store.has_queues("orders"), "its messages are those of a deleted topic"
+        await broker.close()
+
+    on_simulated_disk(scene)
+
+
 def test_a_table_that_could_not_be_saved_is_saved_when_there_is_room_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
