@@ -9,7 +9,7 @@ from typing import Any
 
 from saturnmq.protocol import checked
 from saturnmq.protocol.checked import INT32_MAX
-from saturnmq.runtime.errors import MalformedFrame
+from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
 
 KEY = "saturnRequestModes"
 PULL, POP = "PULL", "POP"
@@ -45,3 +45,12 @@ def request_modes(settings: Mapping[str, Any]) -> dict[str, RequestMode]:
         checked.as_text(topic, "a topic"): RequestMode.from_json(checked.as_table(mode, KEY))
         for topic, mode in table.items()
     }
+
+
+def joined(modes: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """The modes of a group in its settings, with more. InvalidParameter: they are too many to be
+    read again."""
+    found = {**modes, **more}
+    if len(found) > TOPICS_MAX:
+        raise InvalidParameter(f"the group has modes for {TOPICS_MAX} topics; no more are kept")
+    return found

@@ -14,7 +14,7 @@ from typing import Any
 from saturnmq.broker import bodies
 from saturnmq.broker.tables.attributes import changed_of_group
 from saturnmq.broker.tables.request_modes import KEY as MODES
-from saturnmq.broker.tables.request_modes import POP, RequestMode, request_modes
+from saturnmq.broker.tables.request_modes import POP, RequestMode, joined, request_modes
 from saturnmq.broker.tables.table_memory import TableText
 from saturnmq.broker.tables.table_persistence import Document, LazyRows, Versioned, readable
 from saturnmq.protocol import checked, fastjson
@@ -114,8 +114,8 @@ class SubscriptionGroup:
         return sorted(topic for topic, how in self.request_modes.items() if how.mode == POP)
 
     def with_request_mode(self, topic: str, mode: RequestMode) -> SubscriptionGroup:
-        """The same settings with another mode for a topic."""
-        modes = {**self.document.get(MODES, {}), topic: mode.to_json()}
+        """The same settings with another mode for a topic. InvalidParameter: there are too many."""
+        modes = joined(self.document.get(MODES, {}), {topic: mode.to_json()})
         return SubscriptionGroup(self.name, {**self.document, MODES: modes})
 
 
@@ -170,17 +170,15 @@ class GroupTable(Versioned):
 
     def changed(self, name: str, settings: Mapping[str, Any]) -> SubscriptionGroup:
         """The group with new settings. Attributes and request modes that they do not name stay.
-        InvalidParameter: the settings name attributes that a group cannot have."""
+        InvalidParameter: they name attributes that a group cannot have, or too many modes."""
         before = self._groups.get(name)
         had = None if before is None else before.attributes
         named = checked.table(settings, "attributes")
         attributes = changed_of_group(name, had, named)
-        group = SubscriptionGroup(name, {**settings, "attributes": attributes})
-        if before is not None:  # RocketMQ's settings do not have them
-            for topic, mode in before.request_modes.items():
-                if topic not in group.request_modes:
-                    group = group.with_request_mode(topic, mode)
-        return group
+        changes = {**settings, "attributes": attributes}
+        if before is not None and MODES in before.document:  # RocketMQ's settings do not have them
+            changes[MODES] = joined(before.document[MODES], checked.table(settings, MODES))
+        return SubscriptionGroup(name, changes)
 
     def forbids(self, group: str, topic: str) -> bool:
         """Whether an operator has forbidden the group to read this topic."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from saturnmq.broker.tables.request_modes import KEY, POP, TOPICS_MAX, RequestMode
 from saturnmq.broker.tables.subscription_groups import GroupTable, SubscriptionGroup
 from saturnmq.runtime.errors import InvalidParameter, SystemBusy
 
@@ -177,3 +178,21 @@ def test_attributes_of_a_group_change_by_their_signs_and_stay_when_they_are_not_
     assert change({"-priority.factor": ""}) == {}
     groups.load({"subscriptionGroupTable": {"G": {"attributes": ["of", "somebody"]}}})
     assert change({}) == {}
+
+
+def test_a_group_has_no_more_request_modes_than_it_can_have_after_a_restart() -> None:
+    """A change of its settings keeps them all, in a time that does not grow with their square."""
+    groups, pops = table(), RequestMode(POP)
+    modes = {f"topic-{i}": pops.to_json() for i in range(TOPICS_MAX)}
+    groups.put(SubscriptionGroup("G", {KEY: modes}))
+    groups.put(groups.changed("G", {"retryMaxTimes": 3, KEY: {"topic-0": {"mode": "PULL"}}}))
+    group = groups.get("G")
+    assert group is not None
+    assert group.popped_topics == sorted(modes.keys() - {"topic-0"})
+    with pytest.raises(InvalidParameter, match="10000 topics"):
+        group.with_request_mode("another", pops)
+    with pytest.raises(InvalidParameter, match="10000 topics"):
+        groups.changed("G", {KEY: {"another": pops.to_json()}})
+    again = table()
+    again.load(groups.snapshot())
+    assert again.snapshot() == groups.snapshot()
