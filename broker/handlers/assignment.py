@@ -19,6 +19,7 @@ from saturnmq.broker.context import REJECTED, Context, answer, answer_failure, c
 from saturnmq.broker.pop.assignment import STRATEGIES, assigned
 from saturnmq.broker.tables.clients import BROADCASTING
 from saturnmq.broker.tables.request_modes import PULL, RequestMode
+from saturnmq.broker.tables.table_persistence import save_all
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.headers import NoFieldsHeader
@@ -136,10 +137,11 @@ class AssignmentRequests:
         c.groups.make_room(changed)
         c.groups.put(changed)
 
+        self._notify([group_name])
+
         async def save() -> None:
-            await self._save(c.groups)
+            await save_all(self._save, c.groups)
             answer(endpoint, request, request.reply(0))
-            self._notify([group_name])
 
         c.runtime.spawn(answer_failure(c, endpoint, request, save()), name="request-mode")
 

@@ -26,6 +26,7 @@ TABLES = "/store/config/*.json*"
 TOPIC = {"topic": "made", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}
 RESET = {"topic": "orders", "group": "G", "timestamp": -1, "queueId": 0, "offset": 1}
 GROUP = fastjson.dumps({"groupName": "made", "retryMaxTimes": 3})
+MODE = fastjson.dumps({"topic": "orders", "consumerGroup": "popping", "mode": "POP"})
 
 Body = Callable[[NativeRuntime, SimDisk, Broker, Endpoint], Awaitable[None]]
 
@@ -65,8 +66,8 @@ def table(broker: Broker, name: str) -> Any:
 
 @pytest.mark.parametrize(
     ("code", "ext", "body"),
-    [(17, TOPIC, b""), (200, {}, GROUP), (222, RESET, b"")],
-    ids=["topic create", "group create", "offset reset"],
+    [(17, TOPIC, b""), (200, {}, GROUP), (222, RESET, b""), (401, {}, MODE)],
+    ids=["topic create", "group create", "offset reset", "request mode"],
 )
 def test_what_could_not_be_saved_is_no_success_and_can_be_repeated(
     code: int, ext: dict[str, Any], body: bytes
@@ -80,6 +81,7 @@ def test_what_could_not_be_saved_is_no_success_and_can_be_repeated(
         assert "not saved" in str(reply.remark)
         assert "repeat" in str(reply.remark)
         assert is_there(broker), "in effect, as the answer says"
+        assert not broker.failures.count, broker.failures.last
         disk.plans.clear()
         assert (await ask(endpoint, code, ext, body)).code == 0
         broker, endpoint = await killed(runtime, disk, broker)
@@ -92,6 +94,7 @@ def test_what_could_not_be_saved_is_no_success_and_can_be_repeated(
             17: lambda: c.topics.get("made") is not None,
             200: lambda: c.groups.get("made") is not None,
             222: lambda: c.offsets.query("G", "orders", 0) == 1,
+            401: lambda: c.groups.get("popping") is not None,
         }[code]()
 
     on_simulated_disk(scene)
