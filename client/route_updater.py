@@ -162,9 +162,7 @@ class RouteUpdater:
 
     async def _fetch_into(self, done: asyncio.Future[TopicRoute], topic: str) -> None:
         try:
-            route = await self._ask(topic)
-            while self._outdated.pop(topic, True) is None:
-                route = await self._ask(topic)
+            route = await self._newest(topic)
         except SaturnError as error:
             _fail(done, error)
             return
@@ -180,6 +178,19 @@ class RouteUpdater:
             done.set_result(route)
         if changed:
             self._on_change(topic)
+
+    async def _newest(self, topic: str) -> TopicRoute:
+        """Ask until no notice has come meanwhile: it may tell of a topic that did not exist yet."""
+        while True:
+            self._outdated.pop(topic, None)
+            try:
+                route = await self._ask(topic)
+            except TopicNotExist:
+                if topic not in self._outdated:
+                    raise
+            else:
+                if topic not in self._outdated:
+                    return route
 
     async def _ask(self, topic: str) -> TopicRoute:
         self._asked_at[topic] = self._runtime.monotonic()

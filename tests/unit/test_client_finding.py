@@ -110,6 +110,22 @@ def test_what_changes_while_it_is_asked_is_asked_again(found):
     found(test)
 
 
+@pytest.mark.parametrize("create", [False, True])
+def test_a_topic_that_is_made_while_it_is_asked_for_is_asked_for_again(found, create):
+    """The notice of it may come before the answer that it does not exist is read."""
+
+    async def test(ns):
+        asking = asyncio.ensure_future(ns.find("T", create=create))
+        await asyncio.sleep(0.015 if create else 0.005)  # with `create` the template is asked for
+        ns.topics = {"T": ["a"]}
+        ns.finder.on_routes_changed(["T"])
+        await asking
+        assert ns.brokers("T") == ["a"]
+        assert ns.changed == ["T"]
+
+    found(test)
+
+
 def test_a_topic_that_will_be_created_follows_the_template_until_it_exists(found):
     async def test(ns):
         ns.topics = {"TBW102": ["a"]}
