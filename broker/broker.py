@@ -338,8 +338,10 @@ class Broker:
 
     def _dispatch(self, endpoint: Endpoint, request: Command) -> None:
         ground, parts = self._ground, self._parts
-        handler = parts.handlers.get(request.code) if parts is not None else None
-        if ground is None or parts is None or handler is None:
+        if ground is None or parts is None:
+            raise SystemBusy("the broker is starting; try again")
+        handler = parts.handlers.get(request.code)
+        if handler is None:
             raise UnsupportedRequest(refusal(request.code))
         if not ground.gate.is_open:
             raise SystemBusy("the log is being cut to that of the master; try again")
