@@ -48,6 +48,7 @@ class Deletion:
         """Delete these topics: at once for clients, durably when this is awaited.
 
         OSError: the table could not be saved; the topics are there again as they were."""
+        self._c.topics.forget_deleted(self._c.store.watermarks.start)
         asked = list(names)
         undo = self._take_out(name for name in asked if not self._unsaved[name])
         waiting = [name for name in asked if self._unsaved[name]]

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker.broker import Broker
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.runtime.native import NativeRuntime
+from world_rig import World, saved_json
+from world_rig import run as run_world
 
 
 async def create(endpoint: Endpoint, topic: str, queues: int = 4) -> None:
@@ -309,3 +312,29 @@ def test_queues_of_topics_in_no_table_are_cleaned_on_request(tmp_path: Path) -> 
         await broker.close()
 
     run(body)
+
+
+def test_a_deletion_forgets_those_whose_messages_the_log_has_no_more() -> None:
+    """A broker may run for a year, and have topics for a day."""
+
+    async def body(world: World) -> None:
+        options = {"commitlog_segment_bytes": 64 << 10, "file_reserved_hours": 0}
+        broker = await world.broker(store_options=options)
+        remote = await world.connect(broker.address)
+
+        async def have_for_a_day(topic: str) -> None:
+            assert (await remote.send(b"x", topic)).code == 0
+            ext = {"topic": topic}
+            assert (await remote.ask(RequestCode.DELETE_TOPIC_IN_BROKER, ext)).code == 0
+
+        await have_for_a_day("first")
+        for _ in range(4):
+            assert (await remote.send(bytes(40_000))).code == 0
+        assert (await remote.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == 0
+        await world.until(lambda: broker.store.watermarks.start > 0, 60)
+        await have_for_a_day("second")
+        assert broker.context.topics.deleted.keys() == {"second"}
+        assert broker.store.tombstones.keys() == {"second"}
+        assert saved_json(world.disk, "topics.json")["deletedTable"].keys() == {"second"}
+
+    run_world(body)
