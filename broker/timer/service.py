@@ -66,7 +66,7 @@ class TimerService:
         self._arrived = asyncio.Event()
         self._arrived.set()
         self._is_behind = True  # something was dispatched that was not read
-        self._leads_from: int | None = None  # the end of the log when the term began
+        self._leads_from: int | None = None  # the end of the log that must be read before
         self._is_ready = False  # all of that was read
         self._life = 0  # counts the times that the state was made anew
         self._by_rocketmq: tuple[int, int] | None = None
@@ -116,23 +116,26 @@ class TimerService:
         self.clock.left_master()
 
     async def cut(self) -> None:
-        """The log was truncated: go back to the saved copy, which ends before that, or to the
+        """The log was changed: go back to the saved copy, if it fits the log still, or to the
         beginning."""
         self._life += 1
-        self.pending = await self._saved.reload()
-        self._restarted()
+        self._go_on_with(await self._saved.reload())
+
+    def _go_on_with(self, pending: PendingMessages) -> None:
+        """Have another state, which follows from what is confirmed. A master may have settled more,
+        and delivers when that is confirmed, too."""
+        self._life += 1  # nothing of the state before is saved any more
+        self.pending = pending
+        if self._leads_from is not None:
+            self._leads_from = self._c.store.watermarks.appended
+        self._is_ready, self._is_behind = False, True
+        self._saved_state = self._state()
+        self._arrived.set()
 
     def read_again(self) -> None:
         """Damage was mended: there may be messages where none were."""
         if self.pending.unreadable:
-            self._life += 1
-            self.pending = PendingMessages()
-            self._restarted()
-
-    def _restarted(self) -> None:
-        self._is_ready, self._is_behind = False, True
-        self._saved_state = self._state()
-        self._arrived.set()
+            self._go_on_with(PendingMessages())
 
     # the task
 
@@ -143,9 +146,7 @@ class TimerService:
                 pause = await self._turn()
             except StoreDamaged as error:
                 log.error("timed messages are read from the log anew: %s", error)
-                self._life += 1
-                self.pending = PendingMessages()
-                self._restarted()
+                self._go_on_with(PendingMessages())
                 pause = TICK_S
             except (SaturnError, OSError) as error:
                 log.warning("timed messages wait: %s", error)

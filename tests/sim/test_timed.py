@@ -403,3 +403,27 @@ def test_back_and_forth_between_two_masters_each_message_comes_once() -> None:
             assert len(node.broker.messaging.timers.pending) == 0
 
     run(body)
+
+
+def test_a_repair_of_the_log_repeats_no_delivery_that_is_not_confirmed() -> None:
+    async def body(world: World) -> None:
+        master = world.machine("a", "10.0.0.2", role="SYNC_MASTER")
+        slave = world.machine("b", "10.0.0.3", role="SLAVE", broker_id=1, slave_sync_ms=100)
+        await master.boot()
+        await slave.boot()
+        await follow(slave, master)
+        await after(master, b"later", 5)
+        await slave.kill()
+        await asyncio.sleep(8)
+        marks = master.broker.store.watermarks
+        assert marks.confirmed < marks.appended, "the copy is not confirmed"
+        await master.broker.replication.rewriter.repair(lambda: None)
+        await asyncio.sleep(5)
+        await slave.boot()
+        await follow(slave, master)
+        await asyncio.sleep(5)
+        assert await master.bodies() == [b"later"]
+        await after(master, b"another", 5)
+        await comes(master, b"another", world.loop.time() + 5)
+
+    run(body)
