@@ -58,7 +58,8 @@ class SavedPending:
         pending = self._restored(*self._read())
         if pending is None:
             self.forget()
-        return pending or PendingMessages()
+            return PendingMessages()
+        return pending  # also if nothing waits: it says how far the log was read
 
     def delivered_by_rocketmq(self) -> tuple[int, int] | None:
         """Blocking: the queue offset up to which a RocketMQ broker of this directory had read the
@@ -80,7 +81,8 @@ class SavedPending:
             pending = self._restored(*await run_blocking(self._read))
             if pending is None:
                 await run_blocking(self.forget)
-            return pending or PendingMessages()
+                return PendingMessages()
+            return pending
 
     def _read(self) -> tuple[dict[str, Any] | None, frozenset[str]]:
         """Blocking: the document, and the names of the files with runs."""

@@ -85,6 +85,25 @@ def test_a_moment_is_judged_by_the_present_wall_clock() -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
+def test_a_restart_at_which_nothing_waits_does_not_read_the_log_anew(clean: bool) -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        for number in range(3):
+            await after(machine, b"%d" % number, 1 + number)
+        await asyncio.sleep(SAVE_S + 40)
+        assert machine.count() == 3
+        await machine.restart(clean=clean)
+        pending = machine.broker.messaging.timers.pending
+        assert (pending.next_offset, pending.next_marker) == (3, 3)
+        sent = world.loop.time()
+        await after(machine, b"next", 5)
+        await comes(machine, b"next", sent + 5)
+        assert machine.count() == 4
+
+    run(body)
+
+
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("step_ms", [0, -HOUR_MS])
 def test_a_restart_goes_on_where_it_was(clean: bool, step_ms: int) -> None:
     async def body(world: World) -> None:
