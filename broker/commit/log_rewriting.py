@@ -74,7 +74,6 @@ class LogRewriter:
         """Replace damaged frames by those of another node."""
         await self._rewrite(repair)
         self._sinks.read_again()
-        self._timers.read_again()
 
     async def save_role(self) -> None:
         """The role is on the disk when this returns."""

@@ -44,11 +44,11 @@ class SoundReads:
         count = result.next_begin_offset - offset
         entries = bytes(store.entries(topic, queue_id, offset, count))
         for at, (place, size, _) in enumerate(ENTRY.iter_unpack(entries), offset):
-            if place in self._lost:
-                continue
             try:
                 found += decode_frames(bytes(store.read_log(place, size) or b""), True)
             except MalformedFrame as error:
+                if place in self._lost:
+                    continue
                 self._mend(place, size)
                 if at > offset:
                     return found, at

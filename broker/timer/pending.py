@@ -94,6 +94,7 @@ class PendingMessages:
         return {
             "nextOffset": self.next_offset,
             "nextMarker": max(self.next_marker, max(self.own, default=-1) + 1),
+            "unreadable": self.unreadable,
             "topics": dict(self.topics),
             "before": [list(known) for known in self.before],
             "shelves": {
@@ -112,6 +113,7 @@ class PendingMessages:
         pending = cls()
         pending.next_offset = checked.integer(document, "nextOffset")
         pending.next_marker = checked.integer(document, "nextMarker")
+        pending.unreadable = checked.integer(document, "unreadable", 0)
         for topic, number in checked.table(document, "topics").items():
             pending.topics[str(topic)] = checked.as_integer(number, "messages of a topic", 1)
         for known in checked.items(document, "before"):

@@ -74,12 +74,12 @@ class SavedPending:
         return (offset, read_ms) if offset > 0 and read_ms > 0 else None
 
     async def reload(self) -> PendingMessages:
-        """The same after a truncation. If the copy does not fit the log any more, it is gone
-        durably when this returns."""
+        """The same after a change of the log. If the copy does not fit the log any more, or lacks
+        damaged messages, which may be mended now, it is gone durably when this returns."""
         run_blocking = self._c.runtime.run_blocking
         async with self._saving:
             pending = self._restored(*await run_blocking(self._read))
-            if pending is None:
+            if pending is None or pending.unreadable:
                 await run_blocking(self.forget)
                 return PendingMessages()
             return pending

@@ -132,11 +132,6 @@ class TimerService:
         self._saved_state = self._state()
         self._arrived.set()
 
-    def read_again(self) -> None:
-        """Damage was mended: there may be messages where none were."""
-        if self.pending.unreadable:
-            self._go_on_with(PendingMessages())
-
     # the task
 
     async def run(self) -> None:

@@ -446,3 +446,27 @@ def test_a_repair_of_the_log_repeats_no_delivery_that_is_not_confirmed() -> None
         await comes(master, b"another", world.loop.time() + 5)
 
     run(body)
+
+
+def test_a_damaged_message_that_is_mended_before_its_time_comes() -> None:
+    """Nobody had it whole when it was read, and the state without it was saved."""
+
+    async def body(world: World) -> None:
+        master = await booted(world)
+        await after(master, b"another", 7200)
+        await asyncio.sleep(1)
+        sent = world.loop.time()
+        await after(master, b"rotten", 3600)
+        path = "/store/commitlog/" + "0" * 20
+        place = master.disk.content(path).index(b"rotten")
+        master.disk.flip(path, place, 0)
+        await asyncio.sleep(SAVE_S + 10)
+        assert master.broker.messaging.timers.pending.unreadable == 1
+        master.disk.flip(path, place, 0)
+        await master.broker.replication.rewriter.repair(lambda: None)
+        await asyncio.sleep(1)
+        await master.kill()
+        await master.boot()
+        await comes(master, b"rotten", sent + 3600)
+
+    run(body)
