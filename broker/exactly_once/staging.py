@@ -59,6 +59,8 @@ APPENDING = frozenset(
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
         RequestCode.SEND_BATCHES,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
         RequestCode.CONSUMER_SEND_MSG_BACK,
         RequestCode.RECALL_MESSAGE,
         RequestCode.END_TRANSACTION,

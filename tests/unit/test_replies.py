@@ -37,6 +37,8 @@ from saturnmq.runtime.errors import (
 )
 from saturnmq.runtime.native import NativeRuntime
 from served_rig import served
+from staging_rig import TOPIC as ROWS
+from staging_rig import publishing
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 PROPERTIES = "CORRELATION_ID\x017\x02REPLY_TO_CLIENT\x01me\x02MSG_TYPE\x01reply\x02"
@@ -124,6 +126,23 @@ def test_a_reply_goes_to_its_requester_with_all_that_it_says(
         requester.endpoint.close()
 
     with_broker(tmp_path, test, store_replies=stores)
+
+
+@pytest.mark.parametrize("code", [324, 325])
+def test_a_reply_waits_for_the_end_of_an_atomic_batch(tmp_path: Path, code: int) -> None:
+    async def test(runtime: NativeRuntime, broker: Broker, consumer: Endpoint) -> None:
+        requester = Requester(runtime)
+        await requester.join(runtime, broker)
+        assert (await ask(consumer, RequestCode.UPDATE_AND_CREATE_TOPIC, ROWS)).code == 0
+        publish = await publishing(consumer, broker)
+        ext = {**LONG, "properties": PROPERTIES} if code == 324 else {**SHORT, "i": PROPERTIES}
+        answer = await ask(consumer, code, ext, b"the reply")
+        assert (answer.code, answer.remark or "") == (0, "")
+        assert [bytes(pushed.body) for pushed in requester.pushed] == [b"the reply"]
+        assert (await publish).code == 0
+        requester.endpoint.close()
+
+    with_broker(tmp_path, test)
 
 
 @pytest.mark.parametrize(

@@ -2,37 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from broker_rig import ask, config, connected, pull, run, send, started, until
 from failover_rig import Group
-from saturnmq.broker.broker import Broker
-from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import TERM
-from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.native import NativeRuntime
-
-TOPIC = {"topic": "orders", "perm": 6, "readQueueNums": 4, "writeQueueNums": 4}
-CHUNKS = 500
-KEY = {"sink": "s", "epoch": 0, "partition": 0, "attempt": "a"}
-
-
-async def publishing(client: Endpoint, broker: Broker) -> asyncio.Future[Command]:
-    """Stage many chunks; return the answer to their PUBLISH when their batch is half appended."""
-    chunk = bytes(encode_batch((b"row", b"UNIQ_KEY\x01U\x02", 0) for _ in range(3)))
-    for number in range(CHUNKS):
-        ext = {**KEY, "seq": number, "topic": "orders", "queueId": 0}
-        assert (await ask(client, RequestCode.STAGE, ext, chunk)).code == 0
-    told = {"chunks": CHUNKS, "rows": 3 * CHUNKS, "bytes": CHUNKS * len(chunk)}
-    publish = asyncio.ensure_future(ask(client, RequestCode.PUBLISH, {**KEY, **told}))
-    while not broker.store.in_group:  # it takes a few turns of the loop only
-        await asyncio.sleep(0)
-    return publish
+from staging_rig import CHUNKS, TOPIC, publishing
 
 
 @pytest.mark.parametrize("role", ["ASYNC_MASTER", "SYNC_MASTER"])
