@@ -7,8 +7,8 @@ finds the first message without a copy; it looks copies up by key in the index.
 
 A message that its producer had to send twice waits twice, and its copies come in the order of the
 level: the second one was delivered if there are two. A message counts as not delivered if no copy
-is certain to be its own: its id is gone, its topic is gone, or another message had the same id. So
-a message may come twice, and none is lost.
+is certain to be its own: it is damaged, its id is gone, its topic is gone, or another message had
+the same id. So a message may come twice, and none is lost.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from saturnmq.protocol import properties as names
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
+from saturnmq.runtime.errors import MalformedFrame
 from saturnmq.store.message_store import MessageStore
 
 KEYS_MAX = 32
@@ -39,7 +40,10 @@ def first_undelivered(store: MessageStore, level: int, start: int) -> int:
 
 def _was_delivered(store: MessageStore, queue: int, offset: int) -> bool:
     found = store.get_message(SCHEDULE_TOPIC, queue, offset, 1)
-    waiting = next(iter(decode_frames(found.data, False)), None)
+    try:
+        waiting = next(iter(decode_frames(found.data, False)), None)
+    except MalformedFrame:
+        return False
     if waiting is None:
         return False
     key, topic = waiting.properties.get(names.UNIQ_KEY), waiting.properties.get(names.REAL_TOPIC)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import logging
 
-from saturnmq.broker.commit.sound_reads import SoundReads
 from saturnmq.broker.context import Context
 from saturnmq.broker.transactions.endings import EndingKind
 from saturnmq.broker.transactions.half_log import BATCH, BATCH_BYTES, HalfLog
@@ -39,7 +38,7 @@ class CheckBackService:
     def __init__(self, context: Context, half_log: HalfLog) -> None:
         self._c = context
         self._half_log = half_log
-        self._sound = SoundReads(context)
+        self._sound = half_log.sound
         self._asked: dict[str, int] = {}  # how often a group was asked: whose turn it is
         self.checks = self.expired = self.unanswerable = 0  # since this process began
 

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable
 
+from saturnmq.broker.commit.sound_reads import SoundReads
 from saturnmq.broker.context import Context, cached
 from saturnmq.broker.delay.waits import Waits
 from saturnmq.broker.transactions import endings, halves
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 BATCH = 32
 BATCH_BYTES = 256 << 10
 STANDING_S = 0.1
+DAMAGED_S = 1.0  # between two looks at a message that is being mended
 REMEMBERED = 1000  # endings that are read only to answer producers that end a transaction again
 
 
@@ -39,6 +41,7 @@ class HalfLog:
         reput."""
         self._c = context
         self._store = context.store
+        self.sound = SoundReads(context)
         self._on_append = on_append
         self._dispatch = dispatch
         self._table: HalfTable | None = None
@@ -135,7 +138,8 @@ class HalfLog:
     async def _messages(
         self, queue: tuple[str, int], first: int, end: int
     ) -> AsyncIterator[ReceivedMessage]:
-        """The messages that can be read, in the order of their queue."""
+        """The messages that can be read, in the order of their queue. Damaged ones are waited for,
+        while another node may have them whole: an ending that is passed over ends nothing."""
         c = self._c
         offset = max(first, self._store.min_offset(*queue))
         while offset < end:
@@ -145,8 +149,13 @@ class HalfLog:
             )
             if (reading := cached(c, result)) is not None:
                 await reading
-            found = decode_frames(result.data, False)
-            offset = max(offset + 1, result.next_begin_offset)
+            try:
+                found, behind = self.sound.messages(*queue, offset, result)
+            except SystemBusy as error:
+                log.warning("the open transactions are not known yet: %s", error)
+                await c.runtime.sleep(DAMAGED_S)
+                continue
+            offset = max(offset + 1, behind)
             for message in found:
                 yield message
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from saturnmq.runtime.native import NativeRuntime
 
 WAITS = {"delayed": "DELAY\x011\x02", "timed": "TIMER_DELAY_MS\x01700\x02"}
 BODIES = b"first one", b"rotten one", b"last one"
+IN_LENGTH = -88  # of a frame, before its body
 
 
 def rot(root: Path, text: bytes, at: int = 0, *, everywhere: bool = False) -> None:
@@ -47,7 +49,7 @@ async def fill(runtime: NativeRuntime, broker: Broker, kind: str) -> Endpoint:
     return client
 
 
-@pytest.mark.parametrize("at", [0, -88], ids=["in its body", "in its length"])
+@pytest.mark.parametrize("at", [0, IN_LENGTH], ids=["in its body", "in its length"])
 @pytest.mark.parametrize("kind", WAITS)
 def test_a_waiting_message_that_rots_is_mended_by_a_slave_and_delivered(
     kind: str, at: int, tmp_path: Path
@@ -69,7 +71,7 @@ def test_a_waiting_message_that_rots_is_mended_by_a_slave_and_delivered(
     run(body)
 
 
-@pytest.mark.parametrize("at", [0, -88], ids=["in its body", "in its length"])
+@pytest.mark.parametrize("at", [0, IN_LENGTH], ids=["in its body", "in its length"])
 @pytest.mark.parametrize("kind", WAITS)
 def test_one_that_no_other_node_has_is_left_out_and_named(
     kind: str, at: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -134,5 +136,83 @@ def test_a_half_that_rots_is_mended_before_it_is_asked_about(tmp_path: Path) -> 
         client.close()
         await slave.close()
         await master.close()
+
+    run(body)
+
+
+async def begin_anew(broker: Broker) -> None:
+    """The next term of this master: it reads from its log how far it was."""
+    duties = broker.replication.duties
+    before = duties.tasks
+    duties.end()
+    await asyncio.wait(before)
+    duties.begin()
+
+
+def test_a_delayed_message_whose_length_rots_keeps_no_other_waiting_in_a_new_term(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path / "a"))
+        await fill(runtime, broker, "delayed")
+        rot(tmp_path / "a", BODIES[1], IN_LENGTH)
+        await begin_anew(broker)
+        await until(lambda: len(bodies(broker)) == 2, 20)
+        assert bodies(broker) == [BODIES[0], BODIES[2]]
+        await broker.close()
+
+    run(body)
+
+
+def test_a_half_whose_length_rots_leaves_others_open_in_a_new_term(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path / "a"))
+        client = await connected(runtime, broker)
+        halves = []
+        for number, text in enumerate(BODIES):
+            properties = f"UNIQ_KEY\x01U{number}\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+            halves.append((await send(client, text, i=properties)).ext)
+        rot(tmp_path / "a", BODIES[1], IN_LENGTH)
+        await begin_anew(broker)
+        await until(lambda: broker.messaging.half_log.is_loaded)
+        for number in (0, 2):
+            ext = {
+                "producerGroup": "P",
+                "tranStateTableOffset": halves[number]["queueOffset"],
+                "commitLogOffset": int(halves[number]["msgId"][-16:], 16),
+                "commitOrRollback": 8,
+                "transactionId": f"U{number}",
+            }
+            ended = await ask(client, RequestCode.END_TRANSACTION, ext)
+            assert (ended.code, ended.remark or "") == (0, "")
+        await until(lambda: bodies(broker) == [BODIES[0], BODIES[2]])
+        await broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "at", [0, IN_LENGTH - len('{"c":"G",')], ids=["in its body", "in its length"]
+)
+def test_a_record_of_pop_that_rots_costs_no_message_in_a_new_term(at: int, tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path / "a"))
+        client = await connected(runtime, broker)
+        for text in BODIES:
+            assert (await send(client, text)).code == 0
+        ext = {"consumerGroup": "G", "topic": "orders", "queueId": 0, "maxMsgNums": 1}
+        ext |= {"invisibleTime": 60_000, "pollTime": 0, "bornTime": 0, "initMode": 0}
+        for _ in BODIES[:2]:
+            popped = await ask(client, RequestCode.POP_MESSAGE, ext)
+            assert popped.code == 0, popped.remark
+        marks = broker.store.watermarks
+        await until(lambda: marks.dispatched == marks.appended)
+        rot(tmp_path / "a", b'"t":"orders","q":0,"so":0,"pt":1', at)  # the first lease
+        await begin_anew(broker)
+        await until(lambda: broker.messaging.popping.serves)
+        again = [await ask(client, RequestCode.POP_MESSAGE, ext) for _ in BODIES]
+        found = [bytes(decode_frames(bytes(each.body), True)[0].body) for each in again]
+        assert found == list(BODIES), "nothing is passed over that nobody has acknowledged"
+        await broker.close()
 
     run(body)
