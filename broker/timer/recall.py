@@ -155,7 +155,6 @@ class RecallService:
     async def _was_delivered(self, handle: RecallHandle, target: _Target) -> bool:
         return any(
             message.physical_offset > target.message.physical_offset
-            and names.TIMER_DEQUEUE_MS in message.properties
             and message.properties.get(names.TIMER_OUT_MS) == str(handle.moment - 1)
             for message in await self._search(handle.topic, handle.message_id)
         )

@@ -28,6 +28,20 @@ def handle_of(reply: Command) -> str:
     return reply.ext["recallHandle"]
 
 
+def test_a_delivered_message_without_room_for_the_time_of_that_is_not_recalled() -> None:
+    async def body(world: World) -> None:
+        machine = await booted(world)
+        sent = await later(machine, b"full", TIMER_DELAY_MS=1500, pad="x" * 32_550)
+        await asyncio.sleep(3)
+        [message] = await machine.read()
+        assert "TIMER_DEQUEUE_MS" not in message.properties
+        refused = await recall(machine, handle_of(sent))
+        assert refused.code == IllegalOperation.code
+        assert "was delivered already" in str(refused.remark)
+
+    run(body)
+
+
 def test_a_recalled_message_is_never_delivered() -> None:
     async def body(world: World) -> None:
         machine = await booted(world)
