@@ -93,7 +93,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        found = resolve_offsets.find(self._place, self._options)
+        found = resolve_offsets.find(self._place, self._options, may_lack=True)
         self._target = {queue: bounds.high for queue, bounds in found.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
@@ -139,6 +139,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lost(options.fail_on_data_loss, Range(*queue, start, start), start, start, why)
             self._gone.add(queue)
         if self._target is not None:
+            for queue in high.keys() & begin.keys():  # away when the target was noted
+                self._target.setdefault(queue, high[queue])
             high = {
                 queue: max(min(end, self._target.get(queue, 0)), begin.get(queue, 0))
                 for queue, end in high.items()

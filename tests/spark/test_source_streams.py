@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster_rig import make_topic, running
+from cluster_rig import make_topic, running, until
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_saturnmq import DefaultSource
 from saturnmq import Message, Producer
@@ -176,6 +176,38 @@ def test_available_now_ends_where_it_began_to_look(cluster, topic):
         at = following
         seen.append(sum(ends(at)))
     assert seen == [5, 10, 12]
+
+
+def test_available_now_reads_what_a_broker_has_that_was_away_when_it_began(cluster, topic):
+    produce(cluster, topic, 6, 6)
+    at = reader(cluster, topic).initialOffset()
+    made = reader(cluster, topic)
+    cluster.kill("master-0")
+    try:
+        with open_access(made._where) as access:
+            until(lambda: not access.queues(topic), "the nameserver drops the broker")
+        made.prepareForTriggerAvailableNow()
+    finally:
+        cluster.start("master-0")
+        cluster.await_routes()
+    at = taken(made, at)
+    assert ends(at) == [6, 6, 0, 0]
+    produce(cluster, topic, 9)
+    assert taken(made, at) == at
+
+
+def test_available_now_goes_on_beside_a_deleted_topic(cluster, topic):
+    produce(cluster, topic, 6)
+    start = reader(cluster, topic).initialOffset()
+    start["deleted"] = {"broker-0": {"0": 5}}
+    quick = {"subscribe": f"{topic},deleted", "fetchOffset.numRetries": 0}
+    made = reader(cluster, topic, failOnDataLoss="false", **quick)
+    made.prepareForTriggerAvailableNow()
+    assert ends(taken(made, start)) == [5, 6, 0, 0, 0]
+    careful = reader(cluster, topic, **quick)
+    careful.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLoss, match="deleted broker-0/0: the queue is gone"):
+        taken(careful, start)
 
 
 def test_a_batch_that_is_repeated_is_cut_as_the_first_time(cluster, topic):
