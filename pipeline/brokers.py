@@ -37,7 +37,7 @@ from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import MASTER_ID, TopicRoute
+from saturnmq.protocol.route import MASTER_ID, TopicRoute, brokers_of
 from saturnmq.protocol.topics import REPLY_SUFFIX, is_system_topic
 from saturnmq.runtime.errors import (
     ConfigError,
@@ -186,7 +186,10 @@ class ClusterAccess:
             for begin in range(0, len(rest), RANGES):
                 part = rest[begin : begin + RANGES]
                 ask = partial(self._cuts_at, topic=topic, ranges=part, cutting=cutting)
-                found += self._at(topic, broker, ask)
+                try:
+                    found += self._at(topic, broker, ask)
+                except TopicNotExist:  # deleted since it was planned: its reader tells
+                    found += cutting.guessed(part)
             pieces += [Range(topic, broker, *piece) for piece in found]
         return pieces
 
@@ -235,6 +238,7 @@ class ClusterAccess:
     def _rest(self, fetch: Fetch) -> Iterator[Any]:
         """The unread rest, from any replica that has it."""
         patience = Patience(self._where, fetch.piece)
+        place_of = fetch.piece.topic, fetch.piece.broker
         while fetch.offset < fetch.end:
             address, fetch.is_last = self._next_replica(fetch.piece, patience)
             before = fetch.offset
@@ -247,6 +251,8 @@ class ClusterAccess:
             except SaturnError as error:
                 if not error.retriable:
                     raise
+                if isinstance(error, TopicNotExist) and address == self._master(*place_of):
+                    fetch.lose_rest("their topic is deleted")
                 patience.failed(address, str(error), lags=False)
             if fetch.offset > before:
                 patience.progressed()
@@ -316,9 +322,13 @@ class ClusterAccess:
     # -- who is asked ----------------------------------------------------------------------------
 
     def _addresses(self, topic: str, broker: str, *, refresh: bool = False) -> dict[int, str]:
-        """The addresses of a broker's replicas, by number."""
+        """The addresses of a broker's replicas, by number, also if no route names it any more: the
+        broker knows whether the topic is deleted."""
         route = self._route(topic, refresh=refresh)
         data = None if route is None else route.broker(broker)
+        if data is None:
+            told = brokers_of(self._nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO))
+            data = next((each for each in told if each.broker_name == broker), None)
         return {} if data is None else data.addresses
 
     def _master(self, topic: str, broker: str) -> str | None:
@@ -378,7 +388,8 @@ class ClusterAccess:
                 try:
                     return ask(addresses[number])
                 except SaturnError as error:
-                    if not error.retriable or isinstance(error, TopicNotExist):
+                    deleted = isinstance(error, TopicNotExist) and number == MASTER_ID
+                    if deleted or not error.retriable:
                         raise
                     problems[addresses[number]] = str(error)
         raise unreachable(f"broker {broker} of topic {topic}", problems)

@@ -112,6 +112,11 @@ class Fetch:
             )
         return offset
 
+    def lose_rest(self, why: str) -> None:
+        """Nobody has the messages that were not read."""
+        self.tally.lose(self.offset, self.end, why)
+        self.offset = self.end
+
     def begin(self, answer: Command, address: str) -> Iterator[Any]:
         """The batches of an answer that nobody has looked at yet; none if it does not lead on."""
         try:

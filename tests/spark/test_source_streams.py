@@ -10,7 +10,7 @@ import pytest
 from cluster_rig import make_topic, running, until
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark_saturnmq import DefaultSource
-from saturnmq import Message, Producer
+from saturnmq import Admin, Message, Producer
 from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.listener import BatchLag, LagListener
 from saturnmq.pipeline.offsets import from_json
@@ -208,6 +208,29 @@ def test_available_now_goes_on_beside_a_deleted_topic(cluster, topic):
     careful.prepareForTriggerAvailableNow()
     with pytest.raises(DataLoss, match="deleted broker-0/0: the queue is gone"):
         taken(careful, start)
+
+
+def test_a_batch_goes_on_without_a_topic_that_was_deleted_since_its_plan(cluster, topic):
+    doomed = make_topic(cluster, f"{topic}-doomed", QUEUES)
+    produce(cluster, topic, 6)
+    produce(cluster, doomed, 5, 5)
+    both = {"subscribe": f"{topic},{doomed}", "failOnDataLoss": "false", "partitions": 1}
+    made = reader(cluster, topic, **both)
+    start = made.initialOffset()
+    end = taken(made, start)
+    planned = made.partitions(start, end)
+    with Admin(cluster.nameservers[0]) as admin:
+        admin.delete_topic(doomed)
+    assert rows(made, planned) == 6
+    again = reader(cluster, topic, **both)  # the query was started again
+    assert rows(again, again.partitions(start, end)) == 6
+    careful = reader(cluster, topic, **both | {"failOnDataLoss": "true"})
+    with pytest.raises(DataLoss, match=f"0 to 5 of {doomed} broker-0/0: their topic is deleted"):
+        rows(careful, careful.partitions(start, end))
+
+
+def rows(made, partitions):
+    return sum(batch.num_rows for part in partitions for batch in made.read(part))
 
 
 def test_a_batch_that_is_repeated_is_cut_as_the_first_time(cluster, topic):
