@@ -91,7 +91,8 @@ class Access(Protocol):
     """Read-only but for `commit`. Not for several threads at once."""
 
     def topics(self) -> list[str]:
-        """The topics that users made, retry and dead-letter topics among them."""
+        """The topics that users made, retry and dead-letter topics among them, but for those of
+        batches, which the log names."""
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues, sorted; none if there is no such topic."""

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from saturnmq.client.channels import Nameservers, NameserversUnreachable, document, success
 from saturnmq.pipeline.access import ANY, MASTER, Decoding, Where
+from saturnmq.pipeline.batched_topics import LeftOut, QueueTypes
 from saturnmq.pipeline.connections import channels
 from saturnmq.pipeline.fetching import (
     PULL_CODES,
@@ -66,6 +67,8 @@ class ClusterAccess:
         self._where = where
         self._nameservers = Nameservers(where.nameservers, channels, REQUEST_TIMEOUT_S)
         self._java: set[str] = set()  # addresses of brokers that do not know ranges
+        self._types = QueueTypes(channels, REQUEST_TIMEOUT_S)
+        self._left_out = LeftOut()
 
     def close(self) -> None:
         """The connections stay for the next one, for a while."""
@@ -81,14 +84,15 @@ class ClusterAccess:
     def topics(self) -> list[str]:
         listed = self._nameservers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
         clusters = self._nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        brokers = clusters.get("brokerAddrTable") or {}
-        own = set(brokers) | {str(data.get("cluster")) for data in brokers.values()}
+        brokers = brokers_of(clusters)
+        own = {name for data in brokers for name in (data.broker_name, data.cluster)}
         own |= {f"{name}{REPLY_SUFFIX}" for name in own}
-        return sorted(
+        found = sorted(
             name
             for name in listed.get("topicList") or ()
             if name not in own and not is_system_topic(name)
         )
+        return self._left_out.without(found, self._types.batched(set(found), brokers))
 
     def queues(self, topic: str) -> list[MessageQueue]:
         route = self._route(topic)

@@ -15,7 +15,6 @@ A store does not say what its broker is called: `Where.broker_name` does.
 
 from __future__ import annotations
 
-import logging
 import mmap
 import os
 import posixpath
@@ -23,6 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from saturnmq.pipeline.access import Decoding, Where
+from saturnmq.pipeline.batched_topics import LeftOut
 from saturnmq.pipeline.plan import Range
 from saturnmq.pipeline.reading import ReadTally, decoder, subscription
 from saturnmq.protocol.checked import INT32_MAX
@@ -47,8 +47,6 @@ from saturnmq.store.recovery.checkpoint import AbortMark, Checkpoint
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.decoding import Decoder
-
-logger = logging.getLogger(__name__)
 
 ENTRIES = 1 << 18  # of a queue that are looked at in one go
 _ALL = 1 << 62, 0, ENTRIES, 1 << 62  # of the entries are sifted: no limit but that of the work
@@ -94,7 +92,7 @@ class StoreDirectory:
         self._tombstones: dict[str, Tombstone] = {}
         self._queues: dict[MessageQueue, ConsumeQueue] = {}
         self._mapped: dict[str, _Mapped] = {}
-        self._left_out: set[str] = set()  # topics of batches that were told
+        self._left_out = LeftOut()
 
     def close(self) -> None:
         """Close the files; they stay mapped as long as a view of one is in use."""
@@ -110,8 +108,6 @@ class StoreDirectory:
     # -- what there is ---------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        """Without topics of batches, which the log names: nobody who wants all topics has asked for
-        one that is not read here."""
         open_log(self._disk, self._root)  # a directory that is no store has no topics, but why
         configs = self._topic_configs()
         templates = {name for name, config in configs.items() if config.perm & PERM_INHERIT}
@@ -122,11 +118,7 @@ class StoreDirectory:
             and not is_system_topic(name)
             and not name.endswith(REPLY_SUFFIX)
         )
-        batched = {name for name in found if self._is_batched(name)}
-        for name in sorted(batched - self._left_out):
-            logger.warning("topic %s is left out: it has queues of batches, not read here", name)
-        self._left_out = batched
-        return [name for name in found if name not in batched]
+        return self._left_out.without(found, [name for name in found if self._is_batched(name)])
 
     def _is_batched(self, topic: str) -> bool:
         return self._disk.exists(self._path("batchconsumequeue", topic))

@@ -27,6 +27,9 @@ from saturnmq.protocol.kernels import check_batch, has_wrapped, write_batch
 from saturnmq.protocol.properties import INNER_BASE, INNER_NUM
 from saturnmq.runtime.errors import MessageIllegal
 
+QUEUE_TYPE, BATCHED = "queue.type", "BatchCQ"
+"""The attribute of a topic that says so, and its value."""
+
 _OWN = WRAPPED | COMPRESSED_FLAG | TYPE_MASK  # flags of the frame, not of its messages
 
 

@@ -13,12 +13,11 @@ to its consumers as it is (`protocol/inner_batch.py`).
 
 from __future__ import annotations
 
-from saturnmq.broker.tables.attributes import BATCHED, QUEUE_TYPE
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.protocol.compression import COMPRESSED_FLAG
 from saturnmq.protocol.frame import WRAPPED
 from saturnmq.protocol.frame_reference import INNER_NUM_MAX
-from saturnmq.protocol.inner_batch import count_in
+from saturnmq.protocol.inner_batch import BATCHED, QUEUE_TYPE, count_in
 from saturnmq.protocol.properties import INNER_NUM, find_in_text
 from saturnmq.runtime.errors import MessageIllegal
 from saturnmq.store.message_store import AppendResult

@@ -28,7 +28,6 @@ from saturnmq.broker.commit.inner_batches import (
 from saturnmq.broker.commit.message_types import check_type, check_types
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
-from saturnmq.broker.tables.attributes import BATCHED, QUEUE_TYPE
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.scheduling import TimerSchedule
 from saturnmq.broker.transactions.halves import prepare
@@ -38,6 +37,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.frame import NEED_UNWRAP, TRANSACTION_MASK
 from saturnmq.protocol.ids import UniqueIds
+from saturnmq.protocol.inner_batch import BATCHED, QUEUE_TYPE
 from saturnmq.protocol.kernels import batch_ids
 from saturnmq.protocol.properties import find_in_text, without_in_text
 from saturnmq.protocol.remoting import Command

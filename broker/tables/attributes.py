@@ -27,14 +27,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.inner_batch import BATCHED, QUEUE_TYPE
 from saturnmq.protocol.message_types import MESSAGE_TYPE, MESSAGE_TYPES, MIXED
 from saturnmq.runtime.errors import InvalidParameter, NoPermission
 
 DIGITS_MAX = 20  # of a number of 64 bits, with its sign
 
 CLEANUP_POLICY = "cleanup.policy"
-QUEUE_TYPE = "queue.type"
-BATCHED = "BatchCQ"
 RESERVE_TIME = "reserve.time"
 
 PRIORITY = "PRIORITY"  # a message type of RocketMQ's 5.4

@@ -13,12 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pipeline_store_rig import START_MS, made, opened
+from saturnmq import Admin, Message, Producer
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs import usage as counting
 from saturnmq.pipeline.jobs.report import UsageReport, as_html, report, write_report
 from saturnmq.pipeline.jobs.usage import Histogram, Top
-from saturnmq.runtime.errors import ConfigError
+from saturnmq.pipeline.places import open_access
+from saturnmq.runtime.errors import ConfigError, SaturnError
 from saturnmq.store.message_store import PendingMessage
+from served_rig import served
 
 
 @pytest.fixture
@@ -173,6 +176,28 @@ def test_a_topic_of_batches_is_named_and_the_others_are_reported(root: Path, cap
     assert caplog.messages == ["topic B is left out: it has queues of batches, not read here"]
     with pytest.raises(ConfigError, match="topic B has queues of batches"):
         reported(root, topics=["B"])
+
+
+def test_a_topic_of_batches_of_a_cluster_is_named_and_the_others_are_reported(
+    tmp_path: Path, caplog
+) -> None:
+    with served(tmp_path) as nameserver:
+        with Admin(nameserver) as admin:
+            admin.create_topic("plain", queues=1)
+            admin.create_topic("logs", queues=1, attributes={"queue.type": "BatchCQ"})
+        with Producer(nameservers=nameserver) as producer:
+            producer.send(Message("plain", b"one"))
+            producer.send(Message("logs", b"two"))
+        where = Where.brokers(nameserver)
+        found = report(None, where)
+        assert (found.messages, set(found.topics)) == (1, {"plain"})
+        with open_access(where) as access:
+            for _ in range(3):
+                assert access.topics() == ["plain"]
+        told = "topic logs is left out: it has queues of batches, not read here"
+        assert caplog.messages == [told, told]  # by the report and by this access, once each
+        with pytest.raises(SaturnError, match="topic logs has batches in its queues"):
+            report(None, where, ["logs"])
 
 
 class Balanced(HTMLParser):
