@@ -49,6 +49,7 @@ NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
 HOUR = "hour"
 _ROW_GROUP_BYTES = 32 << 20  # of frames
+_OPEN_FILES = 64  # of a task: small topics have many hours and queues in one
 # Columns whose values repeat within a file. The others are written without looking for repeats.
 _REPEATING = ["topic", "brokerName", "queueId", "tags", "bornHost", "storeHost"]
 _REPEATING += ["flag", "sysFlag", "reconsumeTimes", f"{PROPERTIES}.key_value.key"]
@@ -272,6 +273,7 @@ def _archive_part(
     """Write the messages of some ranges; the files' paths are below `directory`."""
     group_rows = _group_rows(part)
     open_files: dict[tuple[MessageQueue, int], _File] = {}
+    finished: list[DataFile] = []
     attempt = attempt_name()
     schema = decoding.columns.arrow_schema()
     with open_access(where) as access, ThreadPoolExecutor(1) as writer:
@@ -281,13 +283,17 @@ def _archive_part(
                     for hour, rows in _by_hour(batch):
                         file = open_files.get((piece.queue, hour))
                         if file is None:
-                            name = f"{attempt}-{len(open_files)}.parquet"
+                            if len(open_files) == _OPEN_FILES:  # queues and hours come in turn
+                                oldest = next(iter(open_files))
+                                finished.append(open_files[oldest].finish())
+                                del open_files[oldest]
+                            name = f"{attempt}-{len(finished) + len(open_files)}.parquet"
                             path = os.path.join(directory, name)
                             sink = DirectFile(path, writer, durable=durable)
                             file = _File(name, sink, piece.queue, hour, schema, compression)
                             open_files[piece.queue, hour] = file
                         file.write(rows, group_rows)
-            return [file.finish() for file in open_files.values()]
+            return finished + [file.finish() for file in open_files.values()]
         finally:
             for file in open_files.values():
                 file.abandon()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -105,6 +106,19 @@ def test_small_tasks_write_the_same_rows(root: Path, to: Path) -> None:
     archived(root, to.with_name("whole"))
     by_place = lambda row: (row["topic"], row["queueId"], row["queueOffset"])  # noqa: E731
     assert sorted(rows(to), key=by_place) == sorted(rows(to.with_name("whole")), key=by_place)
+
+
+def test_many_hours_take_few_descriptors(tmp_path: Path, to: Path) -> None:
+    root = made(tmp_path / "year", 300, step_ms=3_600_000)  # each in an hour of its own
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 100, limits[1]))
+    try:
+        done = archived(root, to)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert (done.messages, done.files) == (300, 300)
+    assert len({(row["topic"], row["queueId"], row["queueOffset"]) for row in rows(to)}) == 300
+    assert audited(root, to).sound
 
 
 def test_an_archive_keeps_its_columns(root: Path, to: Path) -> None:
