@@ -60,7 +60,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._plan = plan_of(options)
         self._access: Access | None = None
         self._bounds: dict[MessageQueue, Bounds] = {}
-        self._gone: set[MessageQueue] = set()  # told of, and not waited for again
+        # Queues that are gone, or end too early: they were told, and are not waited for again.
+        self._lacking: set[MessageQueue] = set()
         self._target: Offsets | None = None
         self._committed: Offsets = {}
         self._triggered_at = float("-inf")
@@ -120,24 +121,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, begin: Offsets) -> Offsets:
         """The queues' ends, none before `begin`; what is lost is told."""
         options = self._options
+        lacking: set[MessageQueue] = set()
         for attempt in range(options.where.retries + 1):
-            if attempt:  # a broker that registers again is soon there
+            if attempt:  # a broker that registers again is soon there, a slave soon as far
                 time.sleep(options.where.retry_interval_ms / 1000)
             self._bounds = resolve_offsets.find(self._place, options, may_lack=True)
-            self._gone -= set(self._bounds)
-            if not set(begin) - set(self._bounds) - self._gone:
+            lacking = {queue for queue, start in begin.items() if self._end_of(queue) < start}
+            self._lacking &= lacking
+            if lacking == self._lacking:
                 break
-        high = {}
-        for queue, (_, end) in self._bounds.items():
-            if end < begin.get(queue, 0):
-                why = f"the queue ends at {end} now, its newest messages were lost"
-                lost(options.fail_on_data_loss, Range(*queue, end, end), end, begin[queue], why)
-            high[queue] = max(end, begin.get(queue, 0))
-        for queue in sorted(set(begin) - set(self._bounds) - self._gone):
-            start = begin[queue]
-            why = "the queue is gone: its topic is deleted, or no broker of that name runs"
-            lost(options.fail_on_data_loss, Range(*queue, start, start), start, start, why)
-            self._gone.add(queue)
+        for queue in sorted(lacking - self._lacking):
+            start, end = begin[queue], self._end_of(queue)
+            why = f"the queue ends at {end} now, its newest messages were lost"
+            if queue not in self._bounds:
+                why = "the queue is gone: its topic is deleted, or no broker of that name runs"
+                end = start
+            lost(options.fail_on_data_loss, Range(*queue, end, end), end, start, why)
+            self._lacking.add(queue)
+        high = {queue: max(end, begin.get(queue, 0)) for queue, (_, end) in self._bounds.items()}
         if self._target is not None:
             for queue in high.keys() & begin.keys():  # away when the target was noted
                 self._target.setdefault(queue, high[queue])
@@ -146,6 +147,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for queue, end in high.items()
             }
         return high
+
+    def _end_of(self, queue: MessageQueue) -> int:
+        """Where the queue ends; before every offset if it is gone."""
+        return self._bounds[queue].high if queue in self._bounds else -1
 
     def _too_few(self, rows: int) -> bool:
         """Whether to wait for more; never when the query ends with what there is now."""
@@ -202,7 +207,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         changed = {
             queue: offset
             for queue, offset in from_json(end).items()
-            if self._committed.get(queue) != offset and queue not in self._gone
+            if self._committed.get(queue) != offset and queue not in self._lacking
         }
         try:
             self._place.commit(self._options.group, changed)

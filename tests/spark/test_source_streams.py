@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -276,6 +277,19 @@ def test_what_is_lost_ends_the_query_unless_told_otherwise(cluster, topic):
     careless = reader(cluster, topic, failOnDataLoss="false", **quick)
     assert ends(taken(careless, gone)) == [5, 5, 4]
     assert taken(careless, beyond) == beyond
+
+
+def test_a_replica_that_is_behind_is_waited_for(cluster, topic):
+    produce(cluster, topic, 5, 5)
+    made = reader(cluster, topic)
+    start = {topic: {"broker-0": {"0": 7, "1": 5, "2": 0, "3": 0}}}
+    with ThreadPoolExecutor(1) as thread:
+        end = thread.submit(taken, made, start)
+        assert not wait([end], timeout=0.3).done
+        produce(cluster, topic, 2)
+        assert end.result(30) == start
+        produce(cluster, topic, 1)
+        assert ends(taken(made, start)) == [8, 5, 0, 0]
 
 
 def test_a_query_goes_on_at_once_beside_queues_that_it_has_told_to_be_gone(cluster, topic):
