@@ -82,9 +82,9 @@ class ClusterAccess:
     # -- what there is ---------------------------------------------------------------------------
 
     def topics(self) -> list[str]:
-        listed = self._nameservers.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        clusters = self._nameservers.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
-        brokers = brokers_of(clusters)
+        ask = self._nameservers.ask
+        listed = self._patiently(partial(ask, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        brokers = brokers_of(self._patiently(partial(ask, RequestCode.GET_BROKER_CLUSTER_INFO)))
         own = {name for data in brokers for name in (data.broker_name, data.cluster)}
         own |= {f"{name}{REPLY_SUFFIX}" for name in own}
         found = sorted(
@@ -95,7 +95,7 @@ class ClusterAccess:
         return self._left_out.without(found, self._types.batched(set(found), brokers))
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        route = self._route(topic)
+        route = self._patiently(partial(self._route, topic))
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
             for data in (route.queues if route else ())
@@ -385,7 +385,11 @@ class ClusterAccess:
         for attempt in range(self._where.retries + 1):
             if attempt:
                 time.sleep(self._where.retry_interval_ms / 1000)
-            addresses = self._addresses(topic, broker, refresh=attempt > 0)
+            try:
+                addresses = self._addresses(topic, broker, refresh=attempt > 0)
+            except NameserversUnreachable as error:
+                problems["the nameservers"] = str(error)
+                continue
             for number in sorted(addresses):
                 if only_master and number != MASTER_ID:
                     continue
@@ -397,6 +401,15 @@ class ClusterAccess:
                         raise
                     problems[addresses[number]] = str(error)
         raise unreachable(f"broker {broker} of topic {topic}", problems)
+
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """The answer of a nameserver; a few attempts while none answers."""
+        for _ in range(self._where.retries):
+            try:
+                return ask()
+            except NameserversUnreachable:
+                time.sleep(self._where.retry_interval_ms / 1000)
+        return ask()
 
     def _route(self, topic: str, *, refresh: bool = False) -> TopicRoute | None:
         return self._nameservers.route(topic, 0.0 if refresh else ROUTE_AGE_S)

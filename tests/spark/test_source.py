@@ -309,7 +309,7 @@ def test_what_is_wrong_is_told_in_the_first_line(cluster, given, line):
 def test_spark_shows_our_first_line(spark, cluster):
     wrong = options(cluster, startingOffsetz="earliest")
     assert "did you mean 'startingOffsets'?" in error_of(lambda: load(spark, wrong))
-    gone = {**options(cluster), "endpoints": "127.0.0.1:1"}
+    gone = {**options(cluster), "endpoints": "127.0.0.1:1", "fetchOffset.numRetries": "0"}
     assert "no answer of any nameserver of 127.0.0.1:1 (option endpoints)" in error_of(
         lambda: load(spark, gone).count()
     )

@@ -47,8 +47,8 @@ def produce(cluster, topic, *counts):
 
 
 def options(cluster, topic, **more):
-    base = {"endpoints": cluster.nameservers[0], "subscribe": topic, "startingOffsets": "earliest"}
-    return {**base, **more}
+    base = {"endpoints": cluster.nameservers[0], "startingOffsets": "earliest"}
+    return base | ({} if "subscribePattern" in more else {"subscribe": topic}) | more
 
 
 def reader(cluster, topic, **more):
@@ -277,6 +277,24 @@ def test_what_is_lost_ends_the_query_unless_told_otherwise(cluster, topic):
     careless = reader(cluster, topic, failOnDataLoss="false", **quick)
     assert ends(taken(careless, gone)) == [5, 5, 4]
     assert taken(careless, beyond) == beyond
+
+
+def test_a_nameserver_that_is_started_again_is_waited_for(cluster, topic):
+    produce(cluster, topic, 5)
+    made = reader(cluster, topic, subscribePattern=topic)
+    start = made.initialOffset()
+    cluster.kill("nameserver-0")
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            both = (made, reader(cluster, topic))
+            looks = [threads.submit(taken, each, start) for each in both]
+            assert not wait(looks, timeout=0.3).done
+            cluster.start("nameserver-0")
+            cluster.await_routes()
+            assert [ends(look.result(30)) for look in looks] == [[5, 0, 0, 0]] * 2
+    finally:
+        if not cluster.node("nameserver-0").alive():
+            cluster.start("nameserver-0")
 
 
 def test_a_replica_that_is_behind_is_waited_for(cluster, topic):
