@@ -28,8 +28,8 @@ class Encoder:
             raise ConfigError(f"column body is missing; the columns are {', '.join(names)}")
         if "deliveryTimestamp" in names:
             raise ConfigError(
-                "column deliveryTimestamp cannot be written: brokers have no timed messages yet; "
-                "drop it"
+                "column deliveryTimestamp cannot be written: the messages of a batch have no time "
+                "of their own; drop it"
             )
         self._columns = [name for name in names if name in TAKEN]
         self._entry_bytes_max = entry_bytes_max

@@ -145,8 +145,8 @@ def check_columns(schema: Any, options: SinkOptions) -> tuple[str, ...]:
         raise ConfigError("no topic; give option 'topic', or a column 'topic'")
     if "deliveryTimestamp" in used:
         raise ConfigError(
-            "drop column 'deliveryTimestamp': messages for a given time are not supported by the "
-            "brokers yet"
+            "drop column 'deliveryTimestamp': a sink sends batches, whose messages have no time of "
+            "their own; a Producer sends timed messages (deliver_at)"
         )
     selector_for(used, options)
     return tuple(used)

@@ -248,7 +248,7 @@ def test_offsets_that_lead_out_of_a_buffer_are_refused(ends):
 def test_columns_that_cannot_be_written_are_refused():
     with pytest.raises(ConfigError, match="column body is missing; the columns are tags"):
         Encoder(["tags"])
-    with pytest.raises(ConfigError, match="no timed messages yet; drop it"):
+    with pytest.raises(ConfigError, match="have no time of their own; drop it"):
         Encoder(["body", "deliveryTimestamp"])
 
 

@@ -122,7 +122,7 @@ def test_columns_are_taken_by_name_and_type():
         ("body STRING, body STRING", {}, "column 'body' is there twice"),
         ("keys STRING", {}, "column 'body' is missing"),
         ("body STRING", {"topic": None}, "no topic; give option 'topic', or a column 'topic'"),
-        ("body STRING, deliveryTimestamp TIMESTAMP", {}, "drop column 'deliveryTimestamp'"),
+        ("body STRING, deliveryTimestamp TIMESTAMP", {}, "a Producer sends timed messages"),
         ("body STRING", {"queueSelector": "shardingKey"}, "needs a column 'shardingKey'"),
         ("body STRING", {"queueSelector": "column"}, "needs a column 'queueId'"),
     ],
