@@ -15,9 +15,17 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.inner_batch import BATCHED, QUEUE_TYPE
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import BrokerData
-from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.errors import ConfigError, SaturnError
 
 log = logging.getLogger(__name__)
+
+
+def refusal(topic: str) -> ConfigError:
+    """The error of a read that names a topic of batches."""
+    return ConfigError(
+        f"topic {topic} has queues of batches, which are not read here: copy it into a topic with "
+        f"{QUEUE_TYPE}=SimpleCQ"
+    )
 
 
 class LeftOut:

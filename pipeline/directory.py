@@ -22,7 +22,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from saturnmq.pipeline.access import Decoding, Where
-from saturnmq.pipeline.batched_topics import LeftOut
+from saturnmq.pipeline.batched_topics import LeftOut, refusal
 from saturnmq.pipeline.plan import Range
 from saturnmq.pipeline.reading import ReadTally, decoder, subscription
 from saturnmq.protocol.checked import INT32_MAX
@@ -152,10 +152,7 @@ class StoreDirectory:
         found = {}
         for topic in topics:
             if self._is_batched(topic):
-                raise ConfigError(
-                    f"topic {topic} has queues of batches, which are not read here: copy it into "
-                    "a topic with queue.type=SimpleCQ"
-                )
+                raise refusal(topic)
             for name in self.queues(topic):
                 queue = self._queue(name)
                 found[name] = queue.min_offset, queue.max_offset

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from saturnmq.pipeline.access import Decoding, Where
+from saturnmq.pipeline.batched_topics import refusal
 from saturnmq.pipeline.plan import Range
 from saturnmq.pipeline.reading import ReadTally
 from saturnmq.protocol.codes import PULL_SUBSCRIPTION, RequestCode, ResponseCode
+from saturnmq.protocol.kernels import has_wrapped
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import TAG_EXPRESSION
@@ -128,9 +130,12 @@ class Fetch:
         self.offset = following
 
     def decoded(self, body: Any, address: str, java: bool) -> Iterator[Any]:
-        """The batches of the frames that one answer has."""
+        """The batches of the frames that one answer has. ConfigError: they are inner batches, which
+        RocketMQ's brokers give as they are."""
         if java:
             body = _before(body, self.end)
+        if has_wrapped(body):
+            raise refusal(self.piece.topic)
         where = f"broker {self.piece.broker} ({address}), {self.piece}"
         yield from self.tally.count(self._decoder_for(self.piece.broker).frames(body, where=where))
 
