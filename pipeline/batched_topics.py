@@ -43,8 +43,8 @@ class LeftOut:
 
 
 class QueueTypes:
-    """What a cluster's brokers say of their topics. A topic keeps its type, so they are asked again
-    only when there are others."""
+    """The types of topics, as a cluster's brokers tell them. A topic keeps its type, so they are
+    asked again only when there are others."""
 
     def __init__(self, channels: Channels, timeout_s: float) -> None:
         self._channels = channels

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -100,14 +101,19 @@ def archive(
         chosen = _columns(columns, manifests, to)
         _check_name(where, manifests, to)
         with open_access(where) as access:
-            known = known_topics(access, topics)
             ends = {
                 queue: end
                 for queue, end in reached(manifests).items()
-                if queue.topic in known
+                if queue.topic in topics
                 and (not where.path or queue.broker_name == where.broker_name)
             }
-            wanted = _new(access, known, ends, fail_on_data_loss)
+            # Of a cluster a topic that was archived is away, or gone: that is for failOnDataLoss.
+            before = {queue.topic for queue in ends if not where.path}
+            new = [name for name in topics if name not in before]
+            if new or not topics:
+                known_topics(access, new)
+            bounds = _bounds(access, where, set(topics), ends if fail_on_data_loss else {})
+            wanted = _new(bounds, ends, fail_on_data_loss)
             parts = _parts(spark, access, wanted, max_bytes)
         if not parts:
             return Archived(kept.path)
@@ -214,12 +220,24 @@ def known_topics(access: Access, topics: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(topics))
 
 
+def _bounds(
+    access: Access, where: Where, topics: set[str], ends: dict[MessageQueue, int]
+) -> dict[MessageQueue, tuple[int, int]]:
+    """The bounds of all queues. A cluster is asked again while a queue does not reach its end in
+    the archive: its broker starts again, or a slave that is behind stands in."""
+    for _ in range(0 if where.path else where.retries):
+        found = access.bounds(topics)
+        if all(queue in found and found[queue][1] >= end for queue, end in ends.items()):
+            return found
+        time.sleep(where.retry_interval_ms / 1000)
+    return access.bounds(topics)
+
+
 def _new(
-    access: Access, topics: Sequence[str], ends: dict[MessageQueue, int], fail: bool
+    bounds: dict[MessageQueue, tuple[int, int]], ends: dict[MessageQueue, int], fail: bool
 ) -> list[Range]:
     """The messages that are not yet archived."""
     found = []
-    bounds = access.bounds(topics)
     for queue in sorted(set(ends) - set(bounds)):
         name = f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
         _tell(fail, f"{name} is gone, of which the archive has the messages up to {ends[queue]}")

@@ -10,18 +10,23 @@ import resource
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pipeline_store_rig import SIZES, made, opened, put, segments
+from saturnmq import Admin, Message, Producer
 from saturnmq.pipeline.access import DataLoss, Where
 from saturnmq.pipeline.jobs import manifest as manifests
 from saturnmq.pipeline.jobs.archive import Archived, archive
 from saturnmq.pipeline.jobs.audit import audit
 from saturnmq.pipeline.jobs.manifest import Archive, ArchiveChanged
+from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError, StoreDamaged
+from served_rig import served
 
 TOPICS = ("T0", "T1")
 
@@ -175,6 +180,31 @@ def test_a_queue_that_is_gone_is_told(root: Path, to: Path) -> None:
         archived(root, to)
     assert archived(root, to, topics=["T1"]).number == 0
     assert archived(root, to, fail_on_data_loss=False).number == 0
+
+
+def test_a_broker_that_is_away_or_behind_is_waited_for(tmp_path: Path, to: Path) -> None:
+    with served(tmp_path / "broker") as nameserver, ThreadPoolExecutor(1) as thread:
+        with Admin(nameserver) as admin:
+            admin.create_topic("T", queues=1)
+        with Producer(nameservers=nameserver) as producer:
+            producer.send(Message("T", b"0"))
+            place = Where.brokers(nameserver, retries=600, retry_interval_ms=50)
+            assert archive(None, place, ["T"], str(to)).messages == 1
+            [path] = (to / "_manifest").iterdir()
+            document = json.loads(path.read_text())
+            document["ranges"]["T"]["broker-a"]["0"] = [0, 2]
+            path.write_text(json.dumps(document))
+            following = thread.submit(archive, None, place, ["T"], str(to))
+            assert not wait([following], timeout=0.3).done
+            for body in (b"1", b"2"):
+                producer.send(Message("T", body))
+            assert following.result(30).ranges in ({}, {MessageQueue("T", "broker-a", 0): (2, 3)})
+        with Admin(nameserver) as admin:
+            admin.delete_topic("T")
+        place = replace(place, retries=0)
+        with pytest.raises(DataLoss, match="T broker-a/0 is gone"):
+            archive(None, place, ["T"], str(to))
+        assert archive(None, place, ["T"], str(to), fail_on_data_loss=False).messages == 0
 
 
 def test_stores_of_several_brokers_share_an_archive_by_name(root: Path, to: Path) -> None:
