@@ -86,13 +86,20 @@ def pairs(texts: Sequence[str] | None, what: str) -> dict[str, str]:
 
 
 def time_ms(text: str, option: str) -> int:
-    """Milliseconds since 1970 of a time as `TIME_HELP` says it."""
-    if text.isascii() and text.isdigit():
-        return int(text)
+    """Milliseconds since 1970 of a time as `TIME_HELP` says it; 0 for one before 1970, since a
+    negative number means the end in requests."""
+    from saturnmq.protocol.checked import INT64_MAX
+
     try:
-        return round(datetime.fromisoformat(text).timestamp() * 1000)
+        if text.isascii() and text.isdigit():
+            moment = int(text)
+        else:
+            moment = round(datetime.fromisoformat(text).timestamp() * 1000)
     except (ValueError, OverflowError, OSError):
         fail(f"{option} {text!r} is no time: give {TIME_HELP}, as 2026-01-31T12:00")
+    if moment > INT64_MAX:
+        fail(f"{option} {text}: times have no more than {INT64_MAX} ms")
+    return max(0, moment)
 
 
 def local_time(timestamp_ms: int) -> str:

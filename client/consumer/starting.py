@@ -35,6 +35,8 @@ def start_place(consume_from: str | int, *, from_beginning: bool) -> str | int:
         raise ConfigError(
             f"consume_from {consume_from!r}: give 'first', 'last' or a time in milliseconds"
         )
+    if isinstance(consume_from, int) and abs(consume_from) > checked.INT64_MAX:
+        raise ConfigError(f"consume_from {consume_from}: a time has at most {checked.INT64_MAX} ms")
     return "first" if from_beginning else consume_from
 
 

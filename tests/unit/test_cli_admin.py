@@ -289,7 +289,12 @@ def test_a_reset_says_how_many_messages_it_repeats_and_skips(run, orders):
         row(1, None, 2, 0, 2)
     ]
     long_ago = datetime(2001, 1, 1, tzinfo=UTC)
-    for moment in (long_ago.isoformat(), str(int(long_ago.timestamp() * 1000))):
+    begin_in_the_east = "1970-01-01T00:00+01:00"  # negative: as a number it would mean the end
+    for moment in (
+        long_ago.isoformat(),
+        str(int(long_ago.timestamp() * 1000)),
+        begin_in_the_east,
+    ):
         back = answer_of(run(*reset, moment, "--dry-run", "--json"))
         assert back["queues"] == [row(0, 1, 0, 1, 0), row(1, 2, 0, 2, 0)]
     assert run(*reset, "earliest", "--broker", "broker-a", "--yes")[0] == 0
@@ -348,6 +353,8 @@ def test_settings_of_running_brokers_are_shown_and_changed(run, orders):
     ("arguments", "word"),
     [
         (("readers", "orders", "--to", "yesterday"), "ISO 8601"),
+        (("readers", "orders", "--to", str(1 << 63)), f"no more than {(1 << 63) - 1} ms"),
+        (("readers", "orders", "--to", "9" * 5000), "ISO 8601"),
         (("readers", "orders", "--to", "7"), "--queue N"),
         (("readers", "orders", "--to", "latest", "--queue", "2"), "0 to 1"),
         (("readers", "orders", "--to", "latest", "--broker", "broker-b"), "'broker-a'"),

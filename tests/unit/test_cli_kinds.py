@@ -140,6 +140,7 @@ def test_a_start_that_makes_no_sense_is_refused(nameserver: str) -> None:
     for more, why in (
         (["--from", "first", "--from-beginning"], "give --from-beginning or --from"),
         (["--from", "middle"], "--from 'middle' is no time"),
+        (["--from", str(1 << 63)], f"no more than {(1 << 63) - 1} ms"),
     ):
         done = CliRunner().invoke(app, ["consume", "t", "--group", "g", *more], env=environment)
         assert (done.exit_code, why in done.stderr) == (1, True)

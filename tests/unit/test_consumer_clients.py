@@ -567,6 +567,8 @@ def test_bad_settings_are_named() -> None:
         consumer(world, listener_one=print, ordered=True, broadcasting=True)
     with pytest.raises(ConfigError, match="'first', 'last'"):
         consumer(world, from_beginning=False, consume_from="middle")
+    with pytest.raises(ConfigError, match="at most"):
+        consumer(world, from_beginning=False, consume_from=1 << 63)
     with pytest.raises(ConfigError, match="either listener"):
         consumer(world, listener=print, listener_one=print)
 
