@@ -283,7 +283,7 @@ class LineSender:
         self._room = threading.Semaphore(WINDOW)
         self._waiting: queue.SimpleQueue[tuple[int, Any] | None] = queue.SimpleQueue()
         self._settler = threading.Thread(target=self._settle_all, daemon=True)
-        self._silent = False
+        self._unprinted: OSError | None = None
         self.sent = self.acked = 0
         self.problem = ""
 
@@ -295,8 +295,8 @@ class LineSender:
         """Wait for everything under way."""
         self._waiting.put(None)
         self._settler.join()
-        if self._silent:
-            raise BrokenPipeError
+        if self._unprinted is not None:
+            raise self._unprinted
 
     def send(self, body: bytes) -> None:
         """Send one line; a line that cannot be sent counts as not acknowledged, and the next ones
@@ -317,11 +317,11 @@ class LineSender:
             line, handle = item
             outcome = self._settle(line, handle)
             self._room.release()
-            if self._acks and not self._silent:
+            if self._acks and self._unprinted is None:
                 try:
                     print(json.dumps(outcome), flush=self._waiting.empty())
-                except BrokenPipeError:
-                    self._silent = True
+                except OSError as problem:  # the reader left, or a disk is full
+                    self._unprinted = problem
 
     def _settle(self, line: int, handle: Any) -> dict[str, Any]:
         from saturnmq import SaturnError

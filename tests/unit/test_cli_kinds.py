@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Any
 
 import pytest
 from saturnmq import Admin, ReceivedMessage, TransactionProducer, TransactionState
-from saturnmq.cli import consuming
+from saturnmq.cli import consuming, messages
 from saturnmq.cli.main import app
 from saturnmq.runtime.errors import IllegalOperation
 from served_rig import served
@@ -278,3 +281,25 @@ def test_a_line_that_an_ordered_reader_cannot_print_comes_again(
         run(*consume)
     monkeypatch.undo()
     assert run(*consume[:-1], "1") == "two\n"
+
+
+def test_all_lines_are_sent_although_what_became_of_them_cannot_be_printed(nameserver: str) -> None:
+    lines = b"x\n" * (messages.WINDOW + 1_000)  # more than may be under way
+    command = [sys.executable, "-m", "saturnmq", "produce", "t", "--acks"]
+    environment = {**os.environ, "SATURNMQ_NAMESERVER": nameserver}
+    with Admin(nameserver) as admin:
+        admin.create_topic("t", queues=1)
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(
+                command,
+                input=lines,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                env=environment,
+                timeout=60,
+                check=False,
+            )
+        assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+        assert b"No space left" in done.stderr
+        [queue] = admin.describe_topic("t")
+    assert queue.max_offset == messages.WINDOW + 1_000
