@@ -149,8 +149,6 @@ def produce(
         delay_level or 0,
         pairs(properties, "--property"),
     )
-    if file is not None and not file.is_file():
-        fail(f"{file}: no such file")
     options: dict[str, Any] = {"trace": trace, "namespace": namespace}
     if compression is not None:
         options["compression"] = compression

@@ -49,8 +49,6 @@ def request(
     from saturnmq.protocol.topics import check_topic
 
     check_topic(topic)
-    if file is not None and not file.is_file():
-        fail(f"{file}: no such file")
     form = LineForm(topic, tag=tag, properties=pairs(properties, "--property"))
     asked = answered = 0
     problem = ""

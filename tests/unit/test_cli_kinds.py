@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -303,3 +304,13 @@ def test_all_lines_are_sent_although_what_became_of_them_cannot_be_printed(names
         assert b"No space left" in done.stderr
         [queue] = admin.describe_topic("t")
     assert queue.max_offset == messages.WINDOW + 1_000
+
+
+def test_lines_come_from_whatever_can_be_opened(run: Run, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("one\ntwo\n",), daemon=True)
+    writer.start()
+    assert run("produce", "t", str(pipe)) == "2 of 2 messages acknowledged\n"
+    writer.join(10)
+    assert not writer.is_alive()
