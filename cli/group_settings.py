@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, pairs, table
 from saturnmq.cli.topics import Attributes, Without, admin, as_text, named
+from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.retry_policy import (
     KEY,
     CustomizedRetryPolicy,
@@ -21,11 +22,14 @@ from saturnmq.store.delay_levels import delay_ms, delay_text
 MaxRetries = Annotated[
     int | None,
     typer.Option(
-        min=0, help="Deliveries of a failing message after the first, before %DLQ%; 16 if new."
+        min=0,
+        max=INT32_MAX,
+        help="Deliveries of a failing message after the first, before %DLQ%; 16 if new.",
     ),
 ]
 RetryQueues = Annotated[
-    int | None, typer.Option(min=0, help="Queues for retries; with 0 there are none. 1 if new.")
+    int | None,
+    typer.Option(min=0, max=INT32_MAX, help="Queues for retries; with 0 there are none. 1 if new."),
 ]
 RetryPolicy = Annotated[
     str | None,
@@ -53,11 +57,14 @@ NotifyMembers = Annotated[
     typer.Option("--notify/--no-notify", help="Tell members at once that others came or went."),
 ]
 BrokerId = Annotated[
-    int | None, typer.Option(min=0, help="The broker id that members read from; 0 if new.")
+    int | None,
+    typer.Option(min=0, max=INT32_MAX, help="The broker id that members read from; 0 if new."),
 ]
 SlowBrokerId = Annotated[
     int | None,
-    typer.Option(min=0, help="The broker id for members that are far behind; 1 if new."),
+    typer.Option(
+        min=0, max=INT32_MAX, help="The broker id for members that are far behind; 1 if new."
+    ),
 ]
 FromMin = Annotated[
     bool | None,
@@ -66,7 +73,10 @@ FromMin = Annotated[
 ConsumeTimeout = Annotated[
     int | None,
     typer.Option(
-        min=0, metavar="MINUTES", help="consumeTimeoutMinute: nothing reads it, as in RocketMQ."
+        min=0,
+        max=INT32_MAX,
+        metavar="MINUTES",
+        help="consumeTimeoutMinute: nothing reads it, as in RocketMQ.",
     ),
 ]
 
@@ -146,6 +156,7 @@ def mode(
         int,
         typer.Option(
             min=0,
+            max=INT32_MAX,
             help="Each member pops its own queues and those of so many others; 0: all queues.",
         ),
     ] = 0,

@@ -22,11 +22,12 @@ def check(address: str, timeout_s: float = TIMEOUT_S) -> None:
     Any answer will do: a nameserver does not know the request and says so.
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConnectFailed(f"{address!r} is not an address: write host:port")
+    digits = port if port.isascii() and port.isdigit() and len(port) < 6 else "0"
+    if not host or not 0 < int(digits) < 65536:
+        raise ConnectFailed(f"{address!r} is not an address: write host:port, the port 1-65535")
     try:
         link = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: no host can have that name
         raise ConnectFailed(f"no connection to {address}: {error}") from error
     decoder = FrameDecoder()
     with link:

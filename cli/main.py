@@ -7,6 +7,7 @@ why), 2 for a command line that makes no sense (with the nearest right name).
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -117,6 +118,8 @@ def main() -> None:
     from saturnmq.runtime.errors import SaturnError
 
     _open_closed_files()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack the letters of a message
+        sys.stdout.reconfigure(errors="backslashreplace")
     # An end from outside is an orderly one too: offsets committed, clusters of a demo stopped.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # not under nohup

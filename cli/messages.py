@@ -29,6 +29,7 @@ from saturnmq.cli.output import (
     progress_bar,
     time_ms,
 )
+from saturnmq.protocol.checked import INT32_MAX
 
 WINDOW = 20_000  # sends under way at most: bounds memory, not speed
 ENDS = ("commit", "rollback", "unknown")
@@ -68,7 +69,10 @@ def produce(
     delay_level: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Deliver each after the wait of this level.", rich_help_panel=LATER
+            min=1,
+            max=INT32_MAX,
+            help="Deliver each after the wait of this level.",
+            rich_help_panel=LATER,
         ),
     ] = None,
     ordered: Annotated[

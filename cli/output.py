@@ -44,12 +44,13 @@ TIME_HELP = "ISO 8601 (local time unless it says a zone) or milliseconds since 1
 
 def addresses(text: str) -> list[str]:
     """`a:1,b:2` or RocketMQ's `a:1;b:2` as a list."""
-    from saturnmq.runtime.door import split_addresses
+    from saturnmq.runtime.door import split_address, split_addresses
 
     found = split_addresses(text)
     for part in found:
-        host, _, port = part.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        try:
+            split_address(part)
+        except ValueError:
             fail(f"--nameserver wants HOST:PORT[,...], not {part!r}")
     if not found:
         fail(f"no nameserver: pass --nameserver HOST:PORT or set {NAMESERVER_VARIABLE}")

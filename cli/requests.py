@@ -25,6 +25,7 @@ from saturnmq.cli.output import (
 from saturnmq.cli.topics import admin, named
 
 GROUP = "saturnmq-cli"
+TIMEOUT_MOST_S = 86_400.0
 
 
 def request(
@@ -35,7 +36,10 @@ def request(
     tag: Annotated[str | None, typer.Option(help="Tag of every request.")] = None,
     properties: Properties = None,
     timeout: Annotated[
-        float, typer.Option(min=0.01, metavar="SECONDS", help="The wait for each reply.")
+        float,
+        typer.Option(
+            min=0.01, max=TIMEOUT_MOST_S, metavar="SECONDS", help="The wait for each reply."
+        ),
     ] = 3.0,
     namespace: ClientNamespace = "",
     nameserver: Nameserver = DEFAULT_NAMESERVER,
@@ -97,7 +101,10 @@ def reply(
     ] = 0,
     workers: Annotated[int, typer.Option(min=1, help="Programs that run at once, at most.")] = 4,
     timeout: Annotated[
-        float, typer.Option(min=0.01, metavar="SECONDS", help="The time that a program has.")
+        float,
+        typer.Option(
+            min=0.01, max=TIMEOUT_MOST_S, metavar="SECONDS", help="The time that a program has."
+        ),
     ] = 3.0,
     namespace: ClientNamespace = "",
     nameserver: Nameserver = DEFAULT_NAMESERVER,

@@ -11,6 +11,7 @@ from saturnmq.runtime.errors import ConfigError
 
 DEFAULT_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 LEVELS_MAX = 64  # that the kernel looks at
+DIGITS_MAX = 11  # of any unit: a moment after such a wait is still a number of 64 bits
 _UNITS_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -34,6 +35,8 @@ def delay_ms(text: str) -> int:
     number, unit = text[:-1], _UNITS_MS.get(text[-1:])
     if unit is None or not (number.isascii() and number.isdigit()):
         raise ConfigError(f"{text!r} is no delay; give a number and s, m, h or d, such as 30s")
+    if len(number) > DIGITS_MAX:
+        raise ConfigError(f"{text!r} is no delay: its number has more than {DIGITS_MAX} digits")
     return int(number) * unit
 
 

@@ -19,6 +19,7 @@ def test_delay_levels_are_read_as_rocketmq_reads_them() -> None:
     assert parse_levels("1s 5m 2h 1d") == (1_000, 300_000, 7_200_000, 86_400_000)
     assert parse_levels(" 10s\t0s ") == (10_000, 0)
     assert len(parse_levels("1s " * 64)) == 64
+    assert parse_levels(f"{10**11 - 1}d")[0] < 1 << 63
     config = BrokerConfig.load("messageDelayLevel=1s 5s 1m\n", path="broker.conf")
     assert config.store_config().delays_ms == (1_000, 5_000, 60_000)
 

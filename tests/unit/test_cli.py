@@ -14,6 +14,7 @@ from saturnmq.cli.main import app
 from saturnmq.nameserver.server import NameServer
 from saturnmq.runtime.errors import ConfigError
 from saturnmq.runtime.native import NativeRuntime
+from served_rig import served
 from typer.testing import CliRunner
 
 runner = CliRunner()
@@ -50,6 +51,11 @@ def test_unknown_command_is_refused_with_the_nearest_name():
         (["topic", "list", "--jsn"], "--json"),
         (["consume", "orders"], "--group"),
         (["cluster", "up", "--base-port", "high"], "--base-port"),
+        (["produce", "t", "--delay-level", "9" * 30], "--delay-level"),
+        (["request", "t", "--timeout", "1e300"], "--timeout"),
+        (["reply", "t", "cat", "--group", "g", "--timeout", "1e300"], "--timeout"),
+        (["group", "create", "g", "--max-retries", "9" * 30], "--max-retries"),
+        (["group", "mode", "g", "t", "pop", "--share", "9" * 30], "--share"),
     ],
 )
 def test_a_wrong_command_line_costs_one_line_and_status_2(arguments, word):
@@ -68,6 +74,11 @@ def test_a_wrong_command_line_costs_one_line_and_status_2(arguments, word):
         (["produce", "orders", "missing.txt"], "missing.txt"),
         (["health", "127.0.0.1:1"], "127.0.0.1:1"),
         (["health", "127.0.0.1"], "host:port"),
+        (["health", "127.0.0.1:65537"], "host:port"),
+        (["health", "127.0.0.1:\N{SUPERSCRIPT TWO}"], "host:port"),
+        (["health", "a..b:1"], "a..b:1"),
+        (["topic", "list", "--nameserver", "127.0.0.1:\N{SUPERSCRIPT TWO}"], "HOST:PORT"),
+        (["group", "create", "g", "--retry-policy", f"{10**12}d"], "11 digits"),
         (["broker", "--config", "missing.toml"], "missing.toml"),
         (["broker", "--config", os.devnull + "/x"], "Not a directory"),
         (["cluster", "up", "--data", os.devnull], "--data"),
@@ -80,6 +91,24 @@ def test_what_cannot_be_done_costs_one_line_and_status_1(arguments, word):
     [line] = done.stderr.splitlines()
     assert line.startswith("saturnmq: ")
     assert word in line
+
+
+def test_letters_that_the_locale_lacks_are_shown_by_their_numbers(tmp_path):
+    with served(tmp_path) as nameserver:
+        environment = {**os.environ, "SATURNMQ_NAMESERVER": nameserver, "PYTHONIOENCODING": "ascii"}
+        for command, given in (
+            (["produce", "t"], "caf\N{LATIN SMALL LETTER E WITH ACUTE}\n"),
+            (["message", "find", "t", "--offset", "0"], ""),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "saturnmq", *command],
+                input=given.encode(),
+                capture_output=True,
+                env=environment,
+                check=False,
+            )
+            assert (done.returncode, done.stderr) == (0, b"")
+    assert rb"caf\xe9" in done.stdout
 
 
 def test_a_config_file_that_is_no_text_is_refused(tmp_path):
