@@ -18,6 +18,7 @@ import typer
 NAMESERVER_VARIABLE = "SATURNMQ_NAMESERVER"
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 FILE_WIDTH = 1_000
+WORD_WIDTH = 15  # of an address; a longer word is broken
 BAR_AFTER_S = 2.0
 MIB = 1 << 20
 
@@ -151,24 +152,47 @@ def tell_names(what: str, names: Sequence[str], as_json: bool) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table on standard output; numbers are set to the right, nothing is cut off."""
+    """A table on standard output; numbers are set to the right, nothing is cut off. On a terminal
+    that is too narrow for it each row is a list, with a line for each column."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text  # a plain text may name a style or an emoji
 
     listed = [list(row) for row in rows]
+    shown = [[_cell(value) for value in row] for row in listed]
     if title:
         print(title)
+    console = Console()
+    if not console.is_terminal:
+        console.width = FILE_WIDTH  # rich takes a file or a pipe for 80 columns
+    if shown and _least_width(columns, shown) > console.width:
+        _print_lists(columns, shown)
+        return
     result = Table()
     for index, column in enumerate(columns):
         cells = [row[index] for row in listed if row[index] not in (None, "")]
         numeric = bool(cells) and all(isinstance(cell, int | float) for cell in cells)
         result.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in listed:
-        result.add_row(*(_cell(value) for value in row))
-    console = Console()
-    if not console.is_terminal:
-        console.width = FILE_WIDTH  # rich takes a file or a pipe for 80 columns
+    for row in shown:
+        result.add_row(*map(Text, row))
     console.print(result)
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """The width of a table that breaks no word but long ones."""
+    from rich.cells import cell_len
+
+    words = [" ".join(texts).split() for texts in zip(columns, *rows, strict=True)]
+    widths = (max(map(cell_len, each), default=0) for each in words)
+    return 1 + sum(min(width, WORD_WIDTH) + len("|  ") for width in widths)
+
+
+def _print_lists(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widest = max(map(len, columns))
+    for row in rows:
+        for column, text in zip(columns, row, strict=True):
+            print(f"{column.ljust(widest)}  {text}".rstrip())
+        print()
 
 
 def _cell(value: Any) -> str:
@@ -180,9 +204,7 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    from rich.markup import escape
-
-    return escape(str(value))
+    return str(value)
 
 
 def progress_bar() -> Any:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from saturnmq.cli import admin
+from saturnmq.cli import admin, output
 from saturnmq.cli.main import app
 from typer.testing import CliRunner
 
@@ -98,3 +98,40 @@ def test_a_broker_of_rocketmq_is_shown_although_it_tells_less(monkeypatch) -> No
     assert "│ 4711 │ - │ - │ - │ - │" in told_by(monkeypatch, table)
     row = json.loads(told_by(monkeypatch, table, "--json"))[0]
     assert row == {"broker": "broker-a", "id": 0, **table}
+
+
+def on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    width: int,
+    *rows: tuple[object, ...],
+) -> list[str]:
+    """The lines of a table there."""
+    for name, value in {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": width, "LINES": 25}.items():
+        monkeypatch.setenv(name, str(value))
+    output.table("brokers", ["broker", "address", "log ends at", "note"], rows)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_narrow_terminal_shows_all_of_a_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = ("broker-0", "127.0.0.1:10911", 1_540, "disk is full")
+    wide = on_a_terminal(monkeypatch, capsys, 80, row)
+    assert all(text in wide[4] for text in ("127.0.0.1:10911", "1,540", "disk is full"))
+    assert on_a_terminal(monkeypatch, capsys, 40, row, row)[:6] == [
+        "brokers",
+        "broker       broker-0",
+        "address      127.0.0.1:10911",
+        "log ends at  1,540",
+        "note         disk is full",
+        "",
+    ]
+    assert on_a_terminal(monkeypatch, capsys, 40)[0] == "brokers"  # nothing in it
+
+
+def test_a_table_shows_texts_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "[bold]x[/] :bug: \\["
+    assert text in on_a_terminal(monkeypatch, capsys, 80, ("b", "a", 1, text))[4]
