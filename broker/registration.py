@@ -109,12 +109,14 @@ class Registrar:
         self._pause_s = min(context.config.register_ms / 1000, PAUSE_MAX_S)
         self._is_empty = not context.store.watermarks.appended
         self._newest = 0  # the epoch of a master that any nameserver has told of
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, supervisor: Supervisor) -> list[asyncio.Task[None]]:
-        return [
+        self._tasks = [
             supervisor.keep(partial(self._keep, nameserver), name=f"register-{nameserver}")
             for nameserver in self._config.nameservers
         ]
+        return self._tasks
 
     def log_grew(self) -> None:
         """Claim the group's name: the first bytes of the log make this node a member of its group.
@@ -206,7 +208,9 @@ class Registrar:
             self._changed[nameserver].set()
 
     async def unregister(self) -> None:
-        """Tell every nameserver that this broker leaves; best effort."""
+        """Tell every nameserver that this broker leaves, best effort; register nowhere again."""
+        for task in self._tasks:
+            task.cancel()
         config = self._config
         for nameserver, endpoint in list(self._endpoints.items()):
             if endpoint.closed:

@@ -1,4 +1,5 @@
-"""A slave that is stopped in order is expected back; one that is lost is not."""
+"""A slave that is stopped in order is expected back, one that is lost is not; and a broker that is
+stopped leaves its nameservers for good."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ from pathlib import Path
 import pytest
 from broker_rig import ask, connected, run, until
 from failover_rig import Group
+from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.runtime.native import NativeRuntime
+from world_rig import World
+from world_rig import run as run_world
 
 GONE = ResponseCode.SLAVE_NOT_AVAILABLE
 
@@ -55,3 +59,24 @@ def test_a_slave_that_is_lost_is_not_waited_for(tmp_path: Path, says: str) -> No
             assert await group.send_all(group.master, b"alone") == [GONE]
 
     run(body)
+
+
+def test_a_broker_that_has_left_one_nameserver_stays_away_while_another_does_not_answer() -> None:
+    async def body(world: World) -> None:
+        nodes = [world.node(f"nameserver-{number}") for number in range(2)]
+        servers = [NameServer(node, node.ip, 9876) for node in nodes]
+        for server in servers:
+            await server.start()
+        broker = await world.broker(nameservers=tuple(server.address for server in servers))
+        await world.until(lambda: len(broker.replication.registrar.registered) == 2)
+        first, name = servers[0].routes, broker.broker_name
+        nodes[1].pause()
+        closing = asyncio.create_task(broker.close())
+        await world.until(lambda: not first.addresses(name))
+        while not closing.done():
+            await asyncio.sleep(0.01)
+            assert not first.addresses(name), "clients are sent to a broker that listens no more"
+        nodes[1].resume()
+        await world.until(lambda: not servers[1].routes.addresses(name))
+
+    run_world(body)
