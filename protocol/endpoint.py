@@ -280,10 +280,11 @@ class Endpoint(asyncio.BufferedProtocol):
             self._unread = unread
 
     def unfinished_s(self, now: float) -> float:
-        """Seconds for which the next frame has been on its way; 0 if there is none, or if this side
-        does not read."""
+        """Seconds for which the next frame has been on its way; 0 if there is none, if this side
+        does not read, or if it is handling what came."""
+        waits_for_us = self._halted or self._is_behind or self._in_batch
         since = self._unfinished_since
-        return now - since if since and not self._halted else 0.0
+        return now - since if since and not waits_for_us else 0.0
 
     def unread_s(self, now: float) -> float:
         """Seconds for which the peer has taken nothing of its pending bytes."""
@@ -424,6 +425,7 @@ class Endpoint(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         if not self.closed:
             self._is_behind = False
+            self.last_received = self._runtime.monotonic()  # before that, this side did not read
             self._take_frames()
             if not self._is_behind:
                 self._read_on()
@@ -461,7 +463,7 @@ class Endpoint(asyncio.BufferedProtocol):
             larger = min(capacity * 2, max(self._max_frame + 4, capacity + 1))
             if self.budget.has_room(larger - capacity):
                 self._replace(larger)
-            else:
+            elif not self._skip:  # otherwise it has just given way itself
                 why = self.budget.refusal(larger - capacity, f"a request of {needed} bytes")
                 self._pass_over(needed, why)
                 self._write_out()
