@@ -27,9 +27,7 @@ def deliver_after(message: Message, seconds: float) -> Message:
     the same message. The broker refuses more than `timerMaxDelaySec`."""
     if not (math.isfinite(seconds) and seconds >= 0):
         raise InvalidParameter(f"a delay of {seconds} s: give a number of seconds from 0 on")
-    message.properties.pop(names.TIMER_DELIVER_MS, None)
-    message.properties[names.TIMER_DELAY_MS] = str(math.ceil(seconds * 1000))
-    return message
+    return _waiting(message, names.TIMER_DELAY_MS, math.ceil(seconds * 1000))
 
 
 def deliver_at(message: Message, moment: dt.datetime | float) -> Message:
@@ -42,8 +40,14 @@ def deliver_at(message: Message, moment: dt.datetime | float) -> Message:
         moment = moment.timestamp()
     if not math.isfinite(moment):
         raise InvalidParameter(f"{moment} is no moment: give seconds since 1970")
-    message.properties.pop(names.TIMER_DELAY_MS, None)
-    message.properties[names.TIMER_DELIVER_MS] = str(max(math.ceil(moment * 1000), 1))
+    return _waiting(message, names.TIMER_DELIVER_MS, max(math.ceil(moment * 1000), 1))
+
+
+def _waiting(message: Message, name: str, value: int) -> Message:
+    # A message that is sent on may have what it has waited for already, which would count instead.
+    for other in names.DELAYING:
+        message.properties.pop(other, None)
+    message.properties[name] = str(value)
     return message
 
 

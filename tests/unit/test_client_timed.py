@@ -76,6 +76,15 @@ def test_a_message_for_now_has_no_handle_and_one_too_far_ahead_is_refused(tmp_pa
             producer.send_batch([deliver_after(message(), 1), message()])
 
 
+@pytest.mark.parametrize(
+    "other", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"]
+)
+def test_a_message_that_is_sent_on_waits_for_its_new_time_only(other: str) -> None:
+    first, second = (Message("later", b"x", properties={other: "3"}) for _ in range(2))
+    assert deliver_after(first, 5).properties == {"TIMER_DELAY_MS": "5000"}
+    assert deliver_at(second, 1_900_000_000).properties == {"TIMER_DELIVER_MS": "1900000000000"}
+
+
 def test_a_time_becomes_the_property_of_rocketmq() -> None:
     moment = dt.datetime(2030, 1, 1, tzinfo=dt.UTC)
     later = message()
