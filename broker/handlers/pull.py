@@ -252,7 +252,7 @@ class PullService:
                     "raise it"
                 )
             held.forget(other)
-            self._answer_late(other)
+            self._look_at(other, self._answer_late)
         held.add(pull, self._runtime.monotonic() + max(0.0, min(seconds, HOLD_MAX_S)))
 
     def closed(self, endpoint: Endpoint) -> None:
@@ -281,8 +281,7 @@ class PullService:
         """Look at every held pull again (after a role change, an offset reset, a close)."""
         self._steps.start(self._each(self.held.take_all(), self._retry), NAME)
 
-    @staticmethod
-    def _each(pulls: Iterable[HeldPull], look: Callable[[HeldPull], None]) -> Looking:
+    def _each(self, pulls: Iterable[HeldPull], look: Callable[[HeldPull], None]) -> Looking:
         """Look at LOOKED_AT of them in a turn."""
         looked = 0
         for pull in pulls:
@@ -290,7 +289,15 @@ class PullService:
                 looked = 0
                 yield
             looked += SQL_WEIGHT if pull.sql else 1
+            self._look_at(pull, look)
+
+    def _look_at(self, pull: HeldPull, look: Callable[[HeldPull], None]) -> None:
+        """Look at one. If its queue cannot be read now, it gets the error, and not the others."""
+        try:
             look(pull)
+        except SaturnError as refused:
+            self.held.forget(pull)
+            answer(pull.endpoint, pull.request, pull.request.reply(refused.code, str(refused)))
 
     def _retry(self, pull: HeldPull) -> None:
         """Look again at a pull that was taken; hold it again if it still waits."""
@@ -298,13 +305,11 @@ class PullService:
             self.held.forget(pull)
             return
         if self._c.topics.get(pull.topic) is None:
-            self.held.forget(pull)
-            gone = TopicNotExist(f"topic {pull.topic} was deleted")
-            answer(pull.endpoint, pull.request, pull.request.reply(gone.code, str(gone)))
-            return
-        if self._was_moved(pull) or not self._renews(pull):
+            raise TopicNotExist(f"topic {pull.topic} was deleted")
+        if self._was_moved(pull):
             self.held.forget(pull)
             return
+        self._renew(pull)
         result, code = self._read(pull)
         if self._worth_holding(result, code):
             self._look_on(pull, result)
@@ -321,25 +326,21 @@ class PullService:
 
     def _answer_late(self, pull: HeldPull) -> None:
         """Answer an overdue pull with the messages there are."""
-        if not pull.endpoint.closed and self._renews(pull):
+        if not pull.endpoint.closed:
+            self._renew(pull)
             result, code = self._read(pull)
             self._reply_result(pull, result, code)
 
-    def _renews(self, pull: HeldPull) -> bool:
+    def _renew(self, pull: HeldPull) -> None:
         """Take the newest subscription for a pull that was held; a read by another one begins where
-        the client asked for. False: there is none any more, and the pull is answered."""
+        the client asked for. SaturnError: there is none any more."""
         header = pull.header
         if header.sys_flag & PULL_SUBSCRIPTION:
-            return True
-        try:
-            newest = of_group(self._c, header.group, pull.topic, header.sub_version)
-        except SaturnError as refused:
-            answer(pull.endpoint, pull.request, pull.request.reply(refused.code, str(refused)))
-            return False
+            return
+        newest = of_group(self._c, header.group, pull.topic, header.sub_version)
         if (newest.filter_codes, newest.sql) != (pull.codes, pull.sql):
             pull.codes, pull.sql = newest.filter_codes, newest.sql
             pull.offset = header.queue_offset
-        return True
 
     # answers
 

@@ -14,6 +14,7 @@ from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.errors import SystemBusy
 from world_rig import Remote, World, new_disk, run
 
 PULL = {"consumerGroup": "G", "topic": "T", "queueId": 0, "subscription": "*", "subVersion": 0}
@@ -446,3 +447,35 @@ def test_pull_offsets_are_bounded_and_lie_in_the_queue() -> None:
     assert [offsets.query("G", "T", each, 1, 99) for each in range(3)] == [1, 10, 11]
     assert offsets.query("G", "T", 2, 1, 7) == 7
     assert offsets.query("G", "T", 2, 20, 99) == 20
+
+
+def test_a_held_pull_whose_queue_cannot_be_read_keeps_no_other_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def body(world: World) -> None:
+        broker, client = await filled(world, 1)
+        others = [await world.connect(broker.address) for _ in range(3)]
+        held = [asyncio.ensure_future(other.pull(1, **HELD)) for other in others]
+        await world.until(lambda: len(broker.messaging.pulls.held) == 3)
+        read, refusals = broker.store.get_message, ["no descriptor is left"]
+
+        def get_message(*place: Any, **how: Any) -> Any:
+            if refusals:
+                raise SystemBusy(refusals.pop())
+            return read(*place, **how)
+
+        monkeypatch.setattr(broker.store, "get_message", get_message)
+        broker.messaging.pulls.wake_all()
+        refused = await held[0]
+        assert (refused.code, refused.remark) == (2, "no descriptor is left")
+        sent = world.loop.time()
+        await client.send(b"next")
+        assert [(reply.code, count(reply)) for reply in await asyncio.gather(*held[1:])] == [
+            (0, 1),
+            (0, 1),
+        ]
+        assert world.loop.time() < sent + 1, "they waited for their time-out"
+        broker.validate()
+        await broker.close()
+
+    run(body)
