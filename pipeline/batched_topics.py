@@ -76,4 +76,4 @@ class QueueTypes:
 
 def _is_batched(name: object, config: object) -> bool:
     attributes = checked.table(checked.as_table(config, f"topic {name}"), "attributes")
-    return attributes.get(QUEUE_TYPE) == BATCHED
+    return bool(attributes.get(QUEUE_TYPE) == BATCHED)
