@@ -82,9 +82,9 @@ class BrokerConfig:
     """Also listen on a Unix socket that is named after the address of the broker. Our clients on
     the same machine, of the same user or of any if the broker is root's, take it instead of the
     port; those with batches and pulls only where `net.core.wmem_max` is 1 MiB or more."""
-    ha_master_address: str = setting("haMasterAddress", "")
+    ha_master_address: str = setting("haMasterAddress", "", addresses=True)
     """The master to follow, `HOST:PORT` of its port for slaves; empty: ask the nameservers."""
-    nameservers: tuple[str, ...] = setting("namesrvAddr", ())
+    nameservers: tuple[str, ...] = setting("namesrvAddr", (), addresses=True)
     """The nameservers to register with, `HOST:PORT`, separated by semicolons or commas."""
     root: str = setting("storePathRootDir", "store", rocketmq="~/store")
     """The directory of the broker: log, queues, index, tables."""

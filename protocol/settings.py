@@ -12,6 +12,7 @@ import dataclasses
 from typing import Any
 
 from saturnmq.protocol.checked import INT32_MAX
+from saturnmq.runtime.door import split_address, split_addresses
 from saturnmq.runtime.errors import ConfigError
 
 OURS = "ours"  # of a key that RocketMQ does not know
@@ -25,19 +26,32 @@ def setting(
     *,
     rocketmq: str = "",
     live: bool = False,
+    addresses: bool = False,
     **options: Any,
 ) -> Any:
     """A field that a broker.conf calls `key`; the bounds are those of a number. `rocketmq` is
     RocketMQ's own default if it differs, or `OURS`. `live`: it can be changed while the node runs,
-    because it is read at each use."""
-    metadata = {"key": key, "bounds": (least, most), "rocketmq": rocketmq, "live": live}
+    because it is read at each use. `addresses`: it is one, or several."""
+    metadata = {
+        "key": key,
+        "bounds": (least, most),
+        "rocketmq": rocketmq,
+        "live": live,
+        "addresses": addresses,
+    }
     return dataclasses.field(default=default, metadata=metadata, **options)
 
 
 def check_bounds(config: Any) -> None:
-    """Raise ConfigError for a number outside its bounds."""
+    """Raise ConfigError for a number outside its bounds, and for an address that is none."""
     for each in dataclasses.fields(config):
         value = getattr(config, each.name)
+        if each.metadata.get("addresses"):
+            try:
+                for address in split_addresses(value):
+                    split_address(address)
+            except ValueError as error:
+                raise ConfigError(f"{each.metadata['key']}: {error}") from None
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         least, most = each.metadata["bounds"]

@@ -119,7 +119,7 @@ class StoreConfig:
     def __post_init__(self) -> None:
         check_bounds(self)
         parse_levels(self.delay_levels)
-        if not all(hour.isdigit() and int(hour) < 24 for hour in self._hours()):
+        if not all(hour.isascii() and hour.isdigit() and int(hour) < 24 for hour in self._hours()):
             raise ConfigError(
                 f"deleteWhen is {self.delete_when!r}; it must be hours of the day, 00 to 23, "
                 "separated by semicolons"

@@ -28,6 +28,8 @@ OTHERS: dict[str, tuple[str, str]] = {
     "brokerPermission": ("4", ""),
     "messageDelayLevel": ("1s 5s", ""),
     "deleteWhen": ("05", ""),
+    "namesrvAddr": ("elsewhere:9876", ""),
+    "haMasterAddress": ("elsewhere:10912", ""),
     "inSyncReplicas": ("3", "brokerRole=SYNC_MASTER"),
     "minInSyncReplicas": ("2", "brokerRole=SYNC_MASTER"),
     "allAckInSyncStateSet": ("true", "brokerRole=SYNC_MASTER"),

@@ -33,3 +33,10 @@ def test_a_bound_is_told_when_a_broker_conf_is_read() -> None:
         BrokerConfig.load("fileReservedTime=-1", path="broker.conf")
     with pytest.raises(ConfigError, match=r"mappedFileSizeCommitLog is 0; "):
         BrokerConfig.load("mappedFileSizeCommitLog=0", path="broker.conf")
+
+
+@pytest.mark.parametrize("key", ["namesrvAddr", "haMasterAddress"])
+@pytest.mark.parametrize("address", ["nohost", "nohost:", "nohost:65536", "http://nohost"])
+def test_an_address_that_is_none_is_refused_by_its_name(key: str, address: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key}: '{address}' is not an address"):
+        BrokerConfig.load(f"{key}={address}", path="broker.conf")

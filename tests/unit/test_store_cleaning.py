@@ -439,9 +439,10 @@ def test_a_level_beyond_what_may_be_configured_is_told_as_it_counts() -> None:
     assert config.disk_levels == (75, 30, 90)
 
 
-def test_hours_of_deletion_are_checked() -> None:
-    with pytest.raises(ConfigError, match="deleteWhen is '25'"):
-        StoreConfig(delete_when="25")
+@pytest.mark.parametrize("hour", ["25", "-1", "\N{SUPERSCRIPT TWO}"])
+def test_hours_of_deletion_are_checked(hour: str) -> None:
+    with pytest.raises(ConfigError, match=f"deleteWhen is '{hour}'"):
+        StoreConfig(delete_when=hour)
 
 
 def test_without_room_for_a_segment_a_send_is_refused_and_nothing_is_written() -> None:
