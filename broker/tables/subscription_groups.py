@@ -235,7 +235,7 @@ class GroupTable(Versioned):
         return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
 
     def document(self) -> Document:
-        groups = sorted(self._groups.items())
+        groups = [*self._groups.items()]
         return {
             "dataVersion": self.data_version,
             "forbiddenTable": self._forbidden,

@@ -393,12 +393,11 @@ class TopicTable(Versioned):
         return {"counter": self._counter, "stateVersion": 0, "timestamp": self._timestamp}
 
     def document(self) -> Document:
-        topics = [self._topics[name] for name in sorted(self._topics)]
-        deleted = sorted(self.deleted.items())
+        topics, as_of, deleted = [*self], [*self._as_of.items()], [*self.deleted.items()]
         return {
             "dataVersion": self.data_version,
             "topicConfigTable": EncodedRows(topic.row for topic in topics),
-            AS_OF: {name: self._as_of[name] for name in sorted(self._as_of)},
+            AS_OF: LazyRows(as_of),
             DELETED: LazyRows((name, tombstone.to_json()) for name, tombstone in deleted),
         }
 
