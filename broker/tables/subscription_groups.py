@@ -9,6 +9,7 @@ operator created appears with its first heartbeat, if `auto_create_groups`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from saturnmq.broker import bodies
@@ -244,10 +245,15 @@ class GroupTable(Versioned):
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Read the file. MalformedFrame: it is no table of groups, and nothing has changed."""
+        self._read(document, {})
+
+    def _read(self, document: Mapping[str, Any], known: Mapping[str, SubscriptionGroup]) -> None:
+        """The same. Settings that are `known` are not checked again, which takes far longer."""
         version = DataVersion.from_json(checked.table(document, "dataVersion"))
         forbidden = checked.table(document, "forbiddenTable")
         table = checked.table(document, "subscriptionGroupTable")
-        self._groups |= {group.name: group for group in readable(table, _group, "group")}
+        read = partial(_group, known)
+        self._groups |= {group.name: group for group in readable(table, read, "group")}
         self._forbidden = dict(readable(forbidden, _forbidden, "what is forbidden to group"))
         self._text.count()
         self._counter, self._told_ms = version.counter, version.timestamp
@@ -257,7 +263,7 @@ class GroupTable(Versioned):
         before, groups = self.snapshot(), self._groups
         self._groups = {name: SubscriptionGroup(name) for name in sorted(SYSTEM_GROUPS)}
         try:
-            self.load(document)
+            self._read(document, groups)
         except MalformedFrame:
             self._groups = groups
             raise
@@ -271,7 +277,12 @@ class GroupTable(Versioned):
         self.mark_dirty()
 
 
-def _group(name: str, settings: object) -> SubscriptionGroup:
+def _group(
+    known: Mapping[str, SubscriptionGroup], name: str, settings: object
+) -> SubscriptionGroup:
+    same = known.get(name)
+    if same is not None and same.document == settings:
+        return same
     return SubscriptionGroup(name, bodies.group_settings(checked.as_table(settings, "its entry")))
 
 

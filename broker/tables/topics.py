@@ -404,12 +404,20 @@ class TopicTable(Versioned):
     def load(self, document: Mapping[str, Any]) -> None:
         """Read the file at the start; system topics missing from it stay. MalformedFrame: it is no
         table of topics, and nothing has changed."""
+        self._read(document, {})
+
+    def _read(self, document: Mapping[str, Any], known: Mapping[str, Topic]) -> None:
+        """The same. An entry that says what is `known` is not read again, nor written as text: with
+        thousands of topics one of which has changed, that is nearly every one."""
         told = checked.table(document, AS_OF)
         deleted = tombstones_of(document)
         version = DataVersion.from_json(checked.table(document, "dataVersion"))
 
         def read(name: str, config: object) -> tuple[Topic, int]:
             as_of = checked.integer(told, name, self._log_end())
+            same = known.get(name)
+            if same is not None and same.to_json() == config:
+                return same, as_of
             return Topic.from_json(name, checked.as_table(config, "its entry")), as_of
 
         table = checked.table(document, "topicConfigTable")
@@ -429,7 +437,7 @@ class TopicTable(Versioned):
         self._topics = {n: t for n, t in old.items() if n in self._system}
         self._as_of, self.deleted = {}, {}
         try:
-            self.load(document)
+            self._read(document, old)
         except MalformedFrame:
             self._topics, self._as_of, self.deleted = old, marks, deleted
             raise
