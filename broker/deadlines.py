@@ -56,7 +56,7 @@ class Deadlines:
                 next_sample = now + SAMPLE_S
                 c.tables.count()
                 c.ledger.latency.turn(now)
-                c.statistics.sample(now, c.runtime.now_ms(), c.topics)
+                c.statistics.sample(now, c.runtime.now_ms(), c.topics, c.groups)
             if now >= next_scan:
                 next_scan = now + SCAN_S
                 self._members.expire(now)

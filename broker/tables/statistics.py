@@ -4,7 +4,7 @@ A master counts, batch by batch, new queue entries when they are dispatched, so 
 letters and delayed copies count as in RocketMQ; and answers to pulls. `sample`, called once a
 second, notes the totals. A rate is the difference of two notes divided by the time between them; if
 the process is younger than the asked time, the rate is that since its start. Counts of a topic, and
-of a group that reads it, go with the topic.
+of a group that reads it, go with the topic; those of a group go with it, too.
 
 Times are seconds of the steady clock; `now_ms` is wall time and says which day it is.
 """
@@ -96,8 +96,10 @@ class Statistics:
         key = group, topic
         self._got[key] = self._got.get(key, 0) + count
 
-    def sample(self, now: float, now_ms: int, topics: Container[str]) -> None:
-        """Note the totals; forget those that are not among `topics` any more."""
+    def sample(
+        self, now: float, now_ms: int, topics: Container[str], groups: Container[str]
+    ) -> None:
+        """Note the totals; forget the topics and groups that are not among these any more."""
         assert now >= self._notes[-1][0], f"a note at {now} behind {self._notes[-1][0]}"
         self._notes.append((now, self.totals))
         date = datetime.fromtimestamp(now_ms / 1000).date()
@@ -106,7 +108,11 @@ class Statistics:
             self.day = Day(day.put_today, self.totals.put, day.got_today, self.totals.transferred)
         if now - self._minutes[-1][0] >= NOTE_MINUTES_S:
             self._put = {topic: count for topic, count in self._put.items() if topic in topics}
-            self._got = {key: count for key, count in self._got.items() if key[1] in topics}
+            self._got = {
+                (group, topic): count
+                for (group, topic), count in self._got.items()
+                if topic in topics and group in groups
+            }
             self._minutes.append((now, dict(self._put), dict(self._got)))
             if self._put_spans.is_due(now):
                 self._put_spans.note(now, self._put)

@@ -145,6 +145,9 @@ class GroupTable(Versioned):
     def __iter__(self) -> Iterator[SubscriptionGroup]:
         return iter(self._groups.values())
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._groups
+
     def get(self, name: str) -> SubscriptionGroup | None:
         return self._groups.get(name)
 

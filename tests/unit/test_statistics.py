@@ -14,7 +14,7 @@ from world_rig import Remote, World, run
 EVENING = int(datetime(2026, 3, 1, 23, 59).timestamp() * 1000)
 
 
-TOPICS = {"T"}
+TOPICS, GROUPS = {"T"}, {"G"}
 
 
 def entries(topic: str, count: int) -> list[Arrival]:
@@ -27,7 +27,7 @@ def test_rates_are_those_of_the_last_ten_sixty_and_six_hundred_seconds() -> None
         if second > 700:
             counted.arrived(entries("T", 10 if second > 990 else 1))
             counted.pulled("G", "T", 4 if second > 990 else 0)
-        counted.sample(float(second), EVENING, TOPICS)
+        counted.sample(float(second), EVENING, TOPICS, GROUPS)
     assert counted.totals == Totals(390, 10, 290, 40)
     assert counted.rates("put", 1000.0) == "10.00 2.50 0.65"
     assert counted.rates("found", 1000.0) == "1.00 0.17 0.02"
@@ -47,7 +47,7 @@ def test_totals_of_days_move_at_midnight() -> None:
     counted = Statistics(0.0, EVENING)
     days = [EVENING + int(timedelta(days=n).total_seconds() * 1000) for n in range(3)]
     for number, now_ms in enumerate(days):
-        counted.sample(float(number), now_ms, TOPICS)
+        counted.sample(float(number), now_ms, TOPICS, GROUPS)
         counted.arrived(entries("T", 10))
         counted.pulled("G", "T", 3)
     assert tuple(counted.day) == (10, 20, 3, 6)
@@ -60,16 +60,27 @@ def test_a_topic_and_its_readers_have_rates_of_a_minute_and_go_with_it() -> None
         counted.arrived(entries("T", 2))
         counted.pulled("G", "T", 1)
         counted.pulled("G", "U", 1)
-        counted.sample(float(second), EVENING, topics)
+        counted.sample(float(second), EVENING, topics, GROUPS)
     assert counted.topic_rate("T", 120.0) == 2.0
     assert counted.group_rate("G", ["T", "U"], 120.0) == 2.0
     assert counted.group_rate("H", ["T"], 120.0) == 0.0
     assert len(counted) == 3
     topics.clear()
     for second in range(121, 202):
-        counted.sample(float(second), EVENING, topics)
+        counted.sample(float(second), EVENING, topics, GROUPS)
     assert counted.topic_rate("T", 201.0) == 0.0
     assert len(counted) == 0
+
+
+def test_what_a_group_got_goes_with_it() -> None:
+    """Groups come and go, while the topic that they read stays."""
+    counted = Statistics(0.0, EVENING)
+    for second in range(1, 1001):
+        group = f"G{second}"
+        counted.pulled(group, "T", 1)
+        counted.sample(float(second), EVENING, TOPICS, {group})
+    assert len(counted) <= 10
+    assert counted.spans("GROUP_GET_NUMS", "T@G1", 1000.0) is None
 
 
 async def table(client: Remote) -> dict[str, str]:
@@ -118,7 +129,7 @@ def counted_for(hours: float, put: int) -> Statistics:
     for second in range(1, int(hours * 3600) + 1):
         counted.arrived(entries("T", put))
         counted.pulled("G", "T", 1)
-        counted.sample(float(second), EVENING, TOPICS)
+        counted.sample(float(second), EVENING, TOPICS, GROUPS)
     return counted
 
 
@@ -150,7 +161,7 @@ def test_what_stands_still_falls_out_of_the_hour_and_later_out_of_the_day() -> N
     counted = counted_for(0.5, 2)
     assert totals_of(counted, "TOPIC_PUT_NUMS", "T", 1800.0) == [120, 3600, 3600]
     for second in range(1801, 26 * 3600):
-        counted.sample(float(second), EVENING, TOPICS)
+        counted.sample(float(second), EVENING, TOPICS, GROUPS)
         if second == 3 * 3600:
             assert totals_of(counted, "TOPIC_PUT_NUMS", "T", float(second)) == [0, 0, 3600]
     assert totals_of(counted, "TOPIC_PUT_NUMS", "T", 26 * 3600.0) == [0, 0, 0]
@@ -159,7 +170,7 @@ def test_what_stands_still_falls_out_of_the_hour_and_later_out_of_the_day() -> N
 def test_a_topic_that_is_made_anew_counts_from_its_beginning() -> None:
     counted = counted_for(0.5, 2)
     for second in range(1801, 1900):
-        counted.sample(float(second), EVENING, set())
+        counted.sample(float(second), EVENING, set(), GROUPS)
     assert counted.spans("TOPIC_PUT_NUMS", "T", 1900.0) is None
     counted.arrived(entries("T", 5))
     minute, hour, day = totals_of(counted, "TOPIC_PUT_NUMS", "T", 1900.0)
