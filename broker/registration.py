@@ -197,11 +197,10 @@ class Registrar:
             log.info("nameserver %s does not tell the group: %s", nameserver, error)
             return frozenset()
 
-    def _answered(self, nameserver: str) -> None:
+    def _who_asked(self, nameserver: str) -> list[asyncio.Future[None]]:
+        """Those who wait for an answer of this nameserver, once."""
         asked, self._asked[nameserver] = self._asked[nameserver], []
-        for done in asked:
-            if not done.done():
-                done.set_result(None)
+        return asked
 
     def _on_request(self, nameserver: str, request: Command) -> None:
         if request.code == RequestCode.ROLE_CHANGED:
@@ -236,6 +235,7 @@ class Registrar:
         endpoint: Endpoint | None = None
         while True:
             changed.clear()
+            asked = self._who_asked(nameserver)  # a later question wants a later answer
             pause = self._pause_s
             if c.role.is_slave and not self._knows_master:
                 pause = min(pause, RETRY_S)  # it started before its master
@@ -279,7 +279,10 @@ class Registrar:
                     endpoint.close()
                 endpoint = None
                 pause = RETRY_S
-            self._answered(nameserver)
+                asked += self._who_asked(nameserver)
+            for done in asked:
+                if not done.done():
+                    done.set_result(None)
             if endpoint is None or endpoint.closed:
                 await c.runtime.sleep(AGAIN_S)
             timer = c.runtime.call_later(pause, changed.set)
