@@ -26,7 +26,7 @@ from saturnmq.protocol.remoting import LANGUAGES, Command
 from saturnmq.protocol.running_info import running_info
 from saturnmq.protocol.subscription import SQL_EXPRESSION, Subscription
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import SaturnError, error_for
+from saturnmq.runtime.errors import ConnectionLost, SaturnError, error_for
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,11 @@ class Client:
 
     @contextmanager
     def holding(self, size: int, what: str) -> Iterator[None]:
-        """Count so much memory as the client's meanwhile. SystemBusy: there is no room for it."""
+        """Count so much memory as the client's meanwhile. SystemBusy: there is no room for it.
+        ConnectionLost: the client has ended."""
         link = self.link
+        if link.closed:  # nobody would give the memory back
+            raise ConnectionLost(f"client {self.client_id} has ended")
         link.budget.take(size, what)
         try:
             yield

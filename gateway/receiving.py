@@ -37,6 +37,7 @@ from saturnmq.protocol.popped import handle_of, messages_in
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
+    ConnectionLost,
     MessageIllegal,
     NoMessage,
     SaturnError,
@@ -135,7 +136,7 @@ class Receiving:
         try:
             with client.holding(len(reply.body), "messages that are delivered"):
                 await self._write_all(client, group, resource, wanted, write, renews=renews)
-        except SystemBusy:  # nothing was written
+        except (SystemBusy, ConnectionLost):  # nothing was written
             await self._give_back(group, topic, [handle_of(message) for message in wanted])
             raise
 

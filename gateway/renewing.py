@@ -82,7 +82,11 @@ class Renewals:
         """A client got a message, for FIRST_MS; it was delivered `failures` times before."""
         text, now = str(handle), self._runtime.monotonic()
         over_at = now + FIRST_MS / 1000
-        self._known[text] = Renewed(client, group, topic, handle, failures, now, over_at)
+        known = Renewed(client, group, topic, handle, failures, now, over_at)
+        if client.gone.done():  # while the message was written
+            self._runtime.spawn(self._return(known), name="renewal-end")
+            return
+        self._known[text] = known
         self._of_client.setdefault(client, {})[text] = None
         self._plan(text, over_at - AHEAD_S)
 

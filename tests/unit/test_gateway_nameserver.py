@@ -134,3 +134,28 @@ def test_a_producer_whose_only_stream_is_here_is_asked_how_its_transaction_ended
         await asyncio.gather(*streams)
 
     run(body)
+
+
+def test_messages_that_come_for_a_client_that_has_ended_go_to_others_at_once() -> None:
+    async def body(world: World) -> None:
+        _, caller = await at_nameserver(world)
+        other = Caller(world, caller.gateway, "other")
+        await other.ask("Heartbeat", group=v2.Resource(name="G"), client_type=2)
+        budget = caller.gateway._clients.of(other.call()).link.budget.whole
+        assert budget is not None
+        used = budget.used
+        held = asyncio.ensure_future(
+            caller.receive(auto_renew=True, invisible_ms=None, poll_ms=15_000)
+        )
+        await asyncio.sleep(1)
+        await caller.ask("NotifyClientTermination", group=v2.Resource(name="G"))
+        sent = world.loop.time()
+        assert (await other.send(other.message(b"x"))).status.code == Code.OK
+        assert (await held).messages == []
+        while not (got := await other.receive(poll_ms=5000)).messages:
+            assert world.loop.time() - sent < 400
+        assert got.bodies == [b"x"]
+        assert world.loop.time() - sent < 5
+        assert budget.used == used
+
+    run(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from gateway_rig import Caller, Code, at_nameserver, create_group, served
@@ -65,6 +66,31 @@ def test_messages_of_a_consumer_that_ends_go_to_others(says_so) -> None:
             found += (await other.receive(auto_renew=True, poll_ms=9000)).bodies
         assert sorted(found) == [b"a", b"b"]
         assert world.loop.time() - begun < (3 if says_so else 200)
+
+    run(body)
+
+
+def test_a_message_that_is_being_written_when_its_client_ends_goes_to_others() -> None:
+    async def body(world: World) -> None:
+        _, caller = await served(world)
+        other = Caller(world, caller.gateway, "other")
+        await caller.send(caller.message(b"x"))
+
+        async def write(part: Any) -> None:
+            if part.WhichOneof("content") == "message":
+                await caller.ask("NotifyClientTermination", group=v2.Resource(name="G"))
+
+        queue = v2.MessageQueue(topic=v2.Resource(name="T"), broker=v2.Broker(name="broker-a"))
+        request = v2.ReceiveMessageRequest(
+            group=v2.Resource(name="G"), message_queue=queue, auto_renew=True
+        )
+        request.long_polling_timeout.FromSeconds(1)
+        await caller.gateway.streams["ReceiveMessage"](caller.call(30), request, write)
+        begun = world.loop.time()
+        while not (got := await other.receive(poll_ms=9000)).messages:
+            assert world.loop.time() - begun < 60
+        assert got.bodies == [b"x"]
+        assert world.loop.time() - begun < 5
 
     run(body)
 
