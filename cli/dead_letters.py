@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.group_settings import known_group
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
     TIME_HELP,
@@ -39,6 +40,8 @@ def list_letters(
             _facts(letter)
             for letter in client.dead_letters(group, time_ms(since, "--since"), limit=limit)
         ]
+        if not letters:  # those of a group that was deleted may still be there
+            known_group(client, group)
     if as_json:
         emit({"group": group, "dead_letters": letters})
     elif not letters:
@@ -97,6 +100,8 @@ def resend(
         fail("say which: --id ID, several times if need be, or --all")
     with admin(nameserver) as client:
         there = message_count(client, dlq_topic(group))
+        if not there:
+            known_group(client, group)
         resent = 0
         if not dry_run and there:
             resent = client.resend_dead_letters(group, ids or None, to_topic=to_topic)

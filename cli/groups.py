@@ -122,9 +122,11 @@ def lag(
     as_json: AsJson = False,
 ) -> None:
     """Show how far a group is behind, for each queue."""
-    with admin(nameserver) as client:
+    with admin(nameserver) as client, named(topic or "", client):
         known_group(client, group)
         found = client.group_lag(group, topic)
+        if topic is not None and not found:
+            client.route(topic)  # there is nothing of a topic that does not exist
     rows = [
         {
             "topic": row.queue.topic,

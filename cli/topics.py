@@ -240,7 +240,8 @@ def queue(
             names = ", ".join(row.queue.broker_name for row in rows)
             fail(f"queue {number} is on {len(rows)} brokers: choose one with --broker ({names})")
         at = rows[0].min_offset if offset is None else offset
-        entries = client.queue_entries(rows[0].queue, at, count)
+        # A broker knows no queue in which nothing was ever stored.
+        entries = client.queue_entries(rows[0].queue, at, count) if rows[0].max_offset else []
     if as_json:
         emit(_rows(rows)[0] | {"entries": [entry._asdict() for entry in entries]})
         return

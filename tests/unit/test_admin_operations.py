@@ -168,6 +168,8 @@ def test_an_export_has_topics_groups_and_settings(admin: Admin, run: Run, tmp_pa
 
 def test_the_entries_of_a_queue_lead_into_the_log(nameserver: str, admin: Admin, run: Run) -> None:
     admin.create_topic("orders", queues=1)
+    empty = answer_of(run("topic", "queue", "orders", "--queue", "0", "--json"))
+    assert (empty["first"], empty["end"], empty["entries"]) == (0, 0, [])
     queue = MessageQueue("orders", "broker-a", 0)
     with Producer(nameservers=nameserver) as producer:
         sent = [producer.send(Message("orders", bytes([65 + n]), tag="A")) for n in range(5)]

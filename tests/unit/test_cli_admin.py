@@ -299,6 +299,8 @@ def test_a_reset_says_how_many_messages_it_repeats_and_skips(run, orders):
         assert back["queues"] == [row(0, 1, 0, 1, 0), row(1, 2, 0, 2, 0)]
     assert run(*reset, "earliest", "--broker", "broker-a", "--yes")[0] == 0
     assert answer_of(run("group", "lag", "readers", "--json"))["lag"] == 6
+    status, shown, refusal = run("group", "lag", "readers", "--topic", "order")
+    assert (status, shown, "did you mean 'orders'" in refusal) == (1, "", True)
 
 
 def test_a_skip_leaves_out_what_was_not_consumed(run, orders):

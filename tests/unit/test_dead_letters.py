@@ -72,8 +72,18 @@ def given_up(nameserver: str, bodies: list[bytes]) -> list[ReceivedMessage]:
 
 
 def test_a_group_that_gave_nothing_up_has_no_dead_letters(nameserver: str) -> None:
+    with Admin(nameserver) as admin:
+        admin.create_group("readers")
     assert run(nameserver, "list", "readers") == (0, "group readers has given no message up\n")
     assert run(nameserver, "resend", "readers", "--all") == (0, "0 of 0 dead letters sent again\n")
+
+
+def test_a_group_that_does_not_exist_is_told_from_one_without_dead_letters(nameserver: str) -> None:
+    with Admin(nameserver) as admin:
+        admin.create_group("readers")
+    for arguments in (["list", "reader"], ["resend", "reader", "--all"]):
+        status, told = run(nameserver, *arguments)
+        assert (status, told) == (1, "saturnmq: no group 'reader'; did you mean 'readers'?\n")
 
 
 def test_the_group_alone_gets_its_dead_letters_again(nameserver: str) -> None:
