@@ -252,6 +252,8 @@ class NativeRuntime:
             server: asyncio.Server | None
             accept = self._accepting(factory)
             server = await self.loop.create_server(accept, host, port, backlog=BACKLOG)
+        except (socket.gaierror, UnicodeError) as error:
+            raise ConfigError(f"cannot listen on {join_address(host, port)}: {error}") from error
         except OSError as error:
             if error.errno in (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES):
                 raise ConfigError(

@@ -79,6 +79,8 @@ def test_a_wrong_command_line_costs_one_line_and_status_2(arguments, word):
         (["health", "a..b:1"], "a..b:1"),
         (["topic", "list", "--nameserver", "127.0.0.1:\N{SUPERSCRIPT TWO}"], "HOST:PORT"),
         (["group", "create", "g", "--retry-policy", f"{10**12}d"], "11 digits"),
+        (["nameserver", "--host", "no host", "--port", "0"], "cannot listen on no host:0"),
+        (["nameserver", "--host", "a..b", "--port", "0"], "cannot listen on a..b:0"),
         (["broker", "--config", "missing.toml"], "missing.toml"),
         (["broker", "--config", os.devnull + "/x"], "Not a directory"),
         (["cluster", "up", "--data", os.devnull], "--data"),
