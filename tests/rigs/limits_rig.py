@@ -18,7 +18,9 @@ REPLY = 200  # a request of this code is answered with so many KiB as its field 
 
 
 class Served:
-    """A server of nothing but echoes."""
+    """A server of nothing but echoes; `address` is set when it listens."""
+
+    address: tuple[str, int]
 
     def __init__(self, runtime: NativeRuntime, limits: Limits) -> None:
         self.runtime = runtime
