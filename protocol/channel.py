@@ -30,7 +30,7 @@ from .remoting import (
     Command,
     encode_head,
     frame_size,
-    parse_frame,
+    parse_answer,
 )
 
 RECEIVE_BUFFER = 16 * 1024
@@ -200,7 +200,7 @@ class Channel:
         size = frame_size(self._view, start, self._end)
         if size and start + size <= self._end:
             self._start = start + size
-            return parse_frame(self._view[start : start + size])
+            return parse_answer(self._view[start : start + size])
         if size > len(self._view):
             larger = memoryview(bytearray(min(size, MAX_FRAME + 4)))
             larger[: self._end] = self._view[: self._end]

@@ -15,7 +15,7 @@ from typing import Any
 from .codes import RequestCode
 from .compiled import compiled
 from .header_fields import Header
-from .remoting import Command, ReadFrame, parse_frame, parse_start
+from .remoting import Command, ReadFrame, parse_answer, parse_frame, parse_start
 
 _kernel: Any = compiled("saturnmq.protocol.command_kernel")
 
@@ -55,18 +55,20 @@ def reader_of(headers: Mapping[RequestCode, type[Header]]) -> ReadFrame:
     request code."""
     if _kernel is None:
         return parse_frame
-    return _first(_kernel.Reader(headers, TypedRequest).read)
+    return _first(_kernel.Reader(headers, TypedRequest).read, parse_frame)
 
 
-def _first(read: Callable[[memoryview], Command | None]) -> ReadFrame:
+def _first(read: Callable[[memoryview], Command | None], reference: ReadFrame) -> ReadFrame:
     """A function that asks `read` first, and then the reference."""
 
     def read_frame(frame: memoryview) -> Command:
         found = read(frame)
-        return parse_frame(frame) if found is None else found
+        return reference(frame) if found is None else found
 
     return read_frame
 
 
-read_answer: ReadFrame = parse_frame if _kernel is None else _first(_kernel.read_answer)
-"""Reads a whole frame, as `parse_frame` does: for those who get answers, next to nothing else."""
+read_answer: ReadFrame = (
+    parse_answer if _kernel is None else _first(_kernel.read_answer, parse_answer)
+)
+"""Reads a whole frame, as `parse_answer` does."""
