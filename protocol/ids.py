@@ -56,11 +56,11 @@ def decode_message_id(text: str) -> tuple[str, int, int]:
             f"offset message id {text!r} has {len(text)} characters; 32 or 56 are allowed"
         )
     try:
-        data = bytes.fromhex(text)
-    except ValueError:
+        data = bytes.fromhex(text)  # which passes over blanks, so it may be too short
+        port, offset = struct.unpack(">iq", data[-12:])
+        return str(ipaddress.ip_address(data[:-12])), port, offset
+    except (ValueError, struct.error):
         raise InvalidParameter(f"offset message id {text!r} is not hexadecimal") from None
-    port, offset = struct.unpack(">iq", data[-12:])
-    return str(ipaddress.ip_address(data[:-12])), port, offset
 
 
 def batch_ids(host_bytes: bytes, port: int, physical_offset: int, sizes: Sequence[int]) -> str:

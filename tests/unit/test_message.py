@@ -61,7 +61,7 @@ def test_offset_ids():
     v6 = ids.encode_address("[::1]:10911")
     assert ids.decode_host(v6) == "[::1]:10911"
     assert len(ids.offset_message_id(v6[:-4], 10911, 1)) == 56
-    for bad in ("", "7F", "X" * 32):
+    for bad in ("", "7F", "X" * 32, "7F 00 00 01 00 00 51 AF 00 00 00", " " * 56):
         with pytest.raises(InvalidParameter):
             ids.decode_message_id(bad)
 
