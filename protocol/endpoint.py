@@ -555,11 +555,11 @@ class Endpoint(asyncio.BufferedProtocol):
             self._runtime.call_soon(self._finish, waiter, self._lost(what))
             return -1
         opaque = command.opaque = self._next_opaque()
+        self._send(command)  # one that is too large is not waited for
         deadline = self._runtime.monotonic() + timeout_s
         self._open[opaque] = (deadline, what, waiter)
         if self._timer is None or deadline < self._timer_at - TIMER_GRAIN_S:
             self._arm(deadline)
-        self._send(command)
         return opaque
 
     def _next_opaque(self) -> int:

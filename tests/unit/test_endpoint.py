@@ -18,6 +18,7 @@ from saturnmq.runtime.errors import (
     ConfigError,
     ConnectFailed,
     ConnectionLost,
+    MalformedFrame,
     RequestTimeout,
     SaturnError,
     TopicNotExist,
@@ -101,6 +102,20 @@ def feed(endpoint: Endpoint, data: bytes, chunk: int = 1 << 30) -> None:
 
 def frame(code: int, body: bytes = b"", opaque: int = 1, flag: int = 0) -> bytes:
     return b"".join(encode(Command(code, {"n": str(code)}, body, opaque=opaque, flag=flag)))
+
+
+def test_a_request_that_is_too_large_is_refused_at_once_and_only_then() -> None:
+    async def main(runtime: NativeRuntime) -> None:
+        endpoint = Endpoint(runtime, None, max_frame=1000)
+        endpoint.connection_made(Wire())
+        told: list[Command | SaturnError] = []
+        with pytest.raises(MalformedFrame, match="send less at once"):
+            endpoint.request_callback(Command(1, body=bytes(1000)), 5.0, told.append)
+        assert endpoint.waiting == 0
+        endpoint.close()
+        assert told == []
+
+    run(main)
 
 
 def run(main: Callable[[NativeRuntime], Awaitable[None]]) -> None:
