@@ -21,6 +21,8 @@ LZ4, ZSTD, ZLIB = 1, 2, 3
 TYPE_SHIFT = 8
 NAMES = {"lz4": LZ4, "zstd": ZSTD, "zlib": ZLIB}
 
+RLE_BLOCK = 1  # of zstd: one byte that is repeated
+
 BODY_BYTES_MAX = 64 << 20
 """Largest body a consumer unpacks: sixteen times the broker's default maxMessageSize."""
 
@@ -122,13 +124,30 @@ def _decompress_zstd(body: bytes, bytes_max: int) -> bytes:
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(body)) as reader:
             # The read allocates this much memory, however little data there is.
             plain = reader.read((bytes_max if content_size < 0 else content_size) + 1)
+        is_whole = _has_last_block(body) if content_size < 0 else len(plain) >= content_size
     except zstandard.ZstdError as error:
         raise MessageIllegal(f"compressed body of {len(body)} B is damaged: {error}") from None
     if len(plain) > bytes_max:
         raise _too_large(len(body), bytes_max)
-    if len(plain) < content_size:
+    if not is_whole:
         raise MessageIllegal(f"compressed body of {len(body)} B is cut off")
     return plain
+
+
+def _has_last_block(frame: bytes) -> bool:
+    """Whether a zstd frame has all its blocks (RFC 8878, 3.1.1): a reader of the library ends
+    without a word where the frame does."""
+    import zstandard
+
+    position = zstandard.frame_header_size(frame)
+    checksum = 4 if zstandard.get_frame_parameters(frame).has_checksum else 0
+    while position + 3 <= len(frame):
+        block = int.from_bytes(frame[position : position + 3], "little")
+        is_last, kind, size = block & 1, block >> 1 & 3, block >> 3
+        position += 3 + (1 if kind == RLE_BLOCK else size)
+        if is_last:
+            return position + checksum <= len(frame)
+    return False
 
 
 def _too_large(size: int, bytes_max: int) -> MessageIllegal:

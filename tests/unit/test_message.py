@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.protocol import compression, ids
@@ -146,3 +147,19 @@ def test_bodies_are_compressed_and_bombs_refused(kind):
 
 def test_bodies_of_old_clients_are_zlib():
     assert compression.decompress(compression.compress(b"x" * 99), 1) == b"x" * 99
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("body", [b"x", bytes(300_000), bytes(range(256)) * 700, b"saturn" * 2000])
+def test_a_zstd_body_of_a_stream_is_whole_or_refused(body: bytes, checksum: bool) -> None:
+    """Java's clients compress as a stream: the frame does not say how large its content is."""
+    stream = zstandard.ZstdCompressor(write_checksum=checksum).compressobj()
+    small = stream.compress(body) + stream.flush()
+    flag = compression.sys_flag_of(compression.ZSTD)
+    assert zstandard.frame_content_size(small) < 0
+    assert compression.decompress(small, flag, len(body)) == body
+    for end in {*range(min(40, len(small))), *range(max(0, len(small) - 40), len(small))}:
+        with pytest.raises(MessageIllegal):
+            compression.decompress(small[:end], flag)
+    with pytest.raises(MessageIllegal, match="more than"):
+        compression.decompress(small, flag, len(body) - 1)
