@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.each_broker import EachBroker, nodes
 from saturnmq.cli.kv import kv_app
 from saturnmq.cli.launcher import LauncherError, LocalCluster, default_data
 from saturnmq.cli.output import (
@@ -19,12 +20,10 @@ from saturnmq.cli.output import (
     DryRun,
     Nameserver,
     emit,
-    fail,
     pairs,
     table,
 )
 from saturnmq.cli.topics import admin
-from saturnmq.runtime.errors import nearest
 
 app = typer.Typer(help="Look after brokers and nameservers.", no_args_is_help=True)
 app.add_typer(kv_app, name="kv")
@@ -36,15 +35,6 @@ LocalData = Annotated[
     Path | None, typer.Option("--data", help="Directory of the local cluster that names the node.")
 ]
 CatchUp = Annotated[float, typer.Option(min=0.1, help="Seconds that a slave has to catch up.")]
-
-
-def _nodes(client: Any, broker: str | None) -> list[Any]:
-    nodes = client.cluster()
-    chosen = [node for node in nodes if broker in (None, node.broker_name)]
-    if not chosen:
-        names = sorted({node.broker_name for node in nodes})
-        fail(f"no broker is called {broker!r}{nearest(broker or '', names)}")
-    return chosen
 
 
 @app.command()
@@ -60,7 +50,7 @@ def status(
 
     rows = []
     with admin(nameserver) as client:
-        for node in _nodes(client, broker):
+        for node in nodes(client, broker):
             try:
                 facts = client.broker_status(node.address)
             except SaturnError as error:
@@ -151,14 +141,13 @@ def clean(
 ) -> None:
     """Delete expired segments now, not only at the hour of deletion (deleteWhen)."""
     with admin(nameserver) as client:
-        nodes = _nodes(client, broker)
-        for node in nodes:
-            delete = client.delete_unused if unused else client.delete_expired
-            delete(node.address)
+        delete = client.delete_unused if unused else client.delete_expired
+        asked = EachBroker(client, broker, delete)
     if as_json:
-        emit([node.address for node in nodes])
-    else:
-        print(f"asked {len(nodes)} brokers: {', '.join(node.address for node in nodes)}")
+        emit(list(asked.found))
+    elif asked.found:
+        print(f"asked {len(asked.found)} brokers: {', '.join(asked.found)}")
+    asked.end()
 
 
 @app.command()
@@ -167,10 +156,9 @@ def settings(
 ) -> None:
     """Show the settings of each broker, as it runs now."""
     with admin(nameserver) as client:
-        found = {
-            node.address: client.broker_settings(node.address) for node in _nodes(client, broker)
-        }
-    _tell_settings(found, as_json)
+        asked = EachBroker(client, broker, client.broker_settings)
+    _tell_settings(asked.found, as_json)
+    asked.end()
 
 
 def _tell_settings(found: dict[str, dict[str, str]], as_json: bool) -> None:
@@ -203,14 +191,13 @@ def set_(
     """
     changes = _changes(settings)
     with admin(nameserver) as client:
-        nodes = _nodes(client, broker)
-        for node in nodes:
-            client.change_settings(node.address, changes)
-    addresses = [node.address for node in nodes]
+        asked = EachBroker(client, broker, lambda address: client.change_settings(address, changes))
+    addresses = list(asked.found)
     if as_json:
         emit({"settings": changes, "brokers": addresses})
-    else:
+    elif addresses:
         print(f"changed {', '.join(changes)} on {len(addresses)} brokers: {', '.join(addresses)}")
+    asked.end()
 
 
 @app.command("nameserver-settings")
@@ -272,7 +259,7 @@ def probe(
 
     rows: list[dict[str, Any]] = []
     with admin(nameserver) as client:
-        masters = {node.broker_name for node in _nodes(client, broker) if node.broker_id == 0}
+        masters = {node.broker_name for node in nodes(client, broker) if node.broker_id == 0}
         for name in sorted(masters):
             for _ in range(count):
                 row: dict[str, Any] = {"broker": name, "ok": False, "ms": None}
