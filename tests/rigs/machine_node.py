@@ -99,17 +99,17 @@ class Node:
         self.gaps: tuple[e.Range, ...] = ()
         self.failed = ""  # why the disk takes nothing more
         self.left: tuple[int, Message] | None = None  # by the write that failed
-        self.dials = self.config.ha_master_address
+        self.dials = self.config.ha_master_address.partition(":")[0]
 
     def configure(self, broker_id: int, required: int, master: str = "") -> None:
-        """For its next start. `master`: its haMasterAddress."""
+        """For its next start. `master`: the name of the node that its haMasterAddress is of."""
         role = "SLAVE" if broker_id else ("SYNC_MASTER" if required > 1 else "ASYNC_MASTER")
         self.config = BrokerConfig(
             broker_name=GROUP,
             broker_id=broker_id,
             role=role,
             in_sync_replicas=required,
-            ha_master_address=master,
+            ha_master_address=f"{master}:10912" if master else "",
         )
         self.me = e.Me(GROUP, broker_id, self.name, SEGMENT, sync_flush=self._sync_flush)
         self.dials = master
