@@ -313,12 +313,12 @@ class Sender:
         )
 
     async def _connect(self, address: str) -> None:
+        result: Endpoint | SaturnError
         try:
-            endpoint = await self.core.connect(address)
+            result = await self.core.connect(address)
         except SaturnError as error:
-            self._connected(address, error)
-            return
-        self._connected(address, endpoint)
+            result = error
+        self._connected(address, result)
 
     def _connected(self, address: str, result: Endpoint | SaturnError) -> None:
         """Go on with the batches that wait for a connection, in their order."""
@@ -336,7 +336,7 @@ class Sender:
         if self.options.compression and not batch.packed:
             self._zipper.take(batch, partial(self._send, batch, queue, endpoint))
             return
-        alone = batch.single or batch.attempts > 1 or batch.packed
+        alone = batch.single or batch.attempts > 1
         if not alone and batch.bytes <= SMALL_BYTES:
             self._together(self._carriers.load, batch, queue, endpoint)
             return
