@@ -137,12 +137,33 @@ class Command:
         )
 
 
+class WrittenReply(Command):
+    """A response whose head is written already, for as long as its code stays 0. It has no body."""
+
+    __slots__ = ("head",)
+
+    def __init__(self, opaque: int, head: bytes) -> None:
+        self.code, self.flag, self.opaque = 0, FLAG_RESPONSE, opaque
+        self.language, self.version, self.remark = "PYTHON", VERSION, None
+        self.body, self.more = b"", ()
+        self.head = head
+
+    @property
+    def ext(self) -> dict[str, str]:  # type: ignore[override]
+        """The fields that are written in the head."""
+        written = parse_start(memoryview(self.head))
+        assert written is not None, f"{len(self.head)} bytes are no head"
+        return written.ext
+
+
 ReadFrame = Callable[[memoryview], Command]
 """Makes a command of a whole frame, as `parse_frame` does."""
 
 
 def encode_head(command: Command, body_size: int | None = None) -> bytes:
     """Everything before the body: length, header length, JSON header."""
+    if type(command) is WrittenReply and command.code == 0:
+        return command.head
     if body_size is None:
         body_size = command.body_size
     header: dict[str, _HeaderValue] = {
@@ -158,6 +179,11 @@ def encode_head(command: Command, body_size: int | None = None) -> bytes:
         header["remark"] = command.remark
     data = orjson.dumps(header)
     return _PREFIX.pack(4 + len(data) + body_size, len(data)) + data
+
+
+def framed_head(header: bytes) -> bytes:
+    """A JSON header as the head of a frame without a body."""
+    return _PREFIX.pack(4 + len(header), len(header)) + header
 
 
 def encode(command: Command) -> list[Body]:

@@ -28,6 +28,7 @@ from saturnmq.broker.commit.inner_batches import (
 from saturnmq.broker.commit.message_types import check_type, check_types
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.levels import schedule
+from saturnmq.broker.handlers.send_answers import SendAnswers
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.scheduling import TimerSchedule
 from saturnmq.broker.transactions.halves import prepare
@@ -82,6 +83,7 @@ class SendService:
         )
         self._reply_ext = {"MSG_REGION": config.region, "TRACE_ON": "true"}
         self._id_prefix = context.store_host.hex().upper()
+        self._answers = SendAnswers(self._reply_ext, self._id_prefix)
 
     def on_send(self, endpoint: Endpoint, request: Command, header: headers.SendHeader) -> None:
         self._check_ready()
@@ -130,18 +132,15 @@ class SendService:
             text_ = without_in_text(without_in_text(text_, "INNER_NUM\x01"), "INNER_BASE\x01")
         elif "INNER_NUM\x01" in text_:
             messages_in(text_, request.body, 0)
-        wait = _waits(text_)
+        level, prepared, timed, wait = _asked(text_)
         unique = find_in_text(text_, "UNIQ_KEY\x01")
         if not unique:
             unique = self._unique_ids.next()
             text_ += f"UNIQ_KEY\x01{unique}\x02"
         name = topic.name
         reconsume = header.reconsume_times
-        level = find_in_text(text_, "DELAY\x01")
         delayed = bool(level)
-        prepared = find_in_text(text_, "TRAN_MSG\x01").lower() == "true"
         prepared = prepared and not (reconsume and delayed)
-        timed = "TIMER_DE" in text_ and level in ("", "0")
         if prepared and timed:
             raise MessageIllegal(
                 "a message of a transaction has no time of its own: leave its TIMER properties out"
@@ -188,13 +187,18 @@ class SendService:
         if request.is_oneway:
             self._on_append()
             return
+        physical, queue_offset = put.physical_offset, put.queue_offset
+        if not (handle or flags) and unique.isalnum() and unique.isascii():
+            written = self._answers.answer(request.opaque, physical, meant, queue_offset, unique)
+            self._answer_at(endpoint, written, put.end_offset, wait=wait)
+            return
         reply = request.reply(
             0,
             ext={
                 **self._reply_ext,
-                "msgId": self._message_id(put.physical_offset),
+                "msgId": self._message_id(physical),
                 "queueId": str(meant),
-                "queueOffset": str(put.queue_offset),
+                "queueOffset": str(queue_offset),
                 "transactionId": unique,
             },
         )
@@ -345,6 +349,23 @@ class SendService:
 def _check_batch(topic: Topic) -> None:
     if topic.name.startswith(RETRY_PREFIX):
         raise MessageIllegal(f"a batch cannot go to {topic.name}; send its messages singly")
+
+
+_NOTHING = "", False, False, True
+
+
+def _asked(properties: str) -> tuple[str, bool, bool, bool]:
+    """The delay level, whether it is part of a transaction, whether it has a time of its own, and
+    whether its sender waits for the ack mode. Most messages ask for nothing, which is seen first.
+    """
+    if not (
+        "DELAY\x01" in properties or "TRAN_MSG\x01" in properties or "TIMER_DE" in properties
+    ) and properties.count("WAIT\x01") == properties.count("WAIT\x01true\x02"):
+        return _NOTHING
+    level = find_in_text(properties, "DELAY\x01")
+    prepared = find_in_text(properties, "TRAN_MSG\x01").lower() == "true"
+    timed = "TIMER_DE" in properties and level in ("", "0")
+    return level, prepared, timed, _waits(properties)
 
 
 def _waits(properties: str) -> bool:

@@ -350,6 +350,8 @@ def test_batches_are_acknowledged_when_the_last_is_as_safe_as_is_asked_for() -> 
         ("UNIQ_KEY\x01U", "U"),
         ("XUNIQ_KEY\x01no\x02UNIQ_KEY\x01U\x02", "U"),
         ("KEYS\x01k\x02UNIQ_KEY\x01U\x02WAIT\x01true\x02", "U"),
+        ('UNIQ_KEY\x01a"b\\c\n\x02', 'a"b\\c\n'),
+        ("UNIQ_KEY\x01\u00dc7\x02", "\u00dc7"),
         ("XUNIQ_KEY\x01no\x02", None),
         ("", None),
     ],

@@ -471,6 +471,8 @@ def test_sync_flush_answers_when_flushed(tmp_path: Path) -> None:
         ("", 11),
         ("WAIT\x01true\x02", 11),
         ("WAIT\x01false\x02", 0),
+        ("AWAIT\x01true\x02WAIT\x01false\x02WAIT\x01true\x02", 0),
+        ("WAIT\x01TRUE\x02", 11),
         ("AWAIT\x01false\x02XTRAN_MSG\x01true\x02XDELAY\x013\x02", 11),  # the user's own names
     ],
 )
