@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OFF = -1
-TLS_HELP = "TLS of that port: auto = self-signed unless there is a certificate, off = none."
+TLS_HELP = "TLS of all ports: auto = self-signed unless there is a certificate, off = none."
 
 
 class TlsMode(StrEnum):
@@ -45,7 +45,7 @@ def allows_self_signed(mode: TlsMode, certificate: str) -> bool:
 
 @dataclass(frozen=True)
 class TlsSettings:
-    """The certificate of a gRPC port."""
+    """The certificate of a node, for the ports of Remoting and of gRPC."""
 
     certificate: str  # a path; empty: self-signed, if `is_self_signed`
     key: str
@@ -69,7 +69,7 @@ class TlsSettings:
             made = str(self_signed(self.directory, hosts))
             return Certificate(made, made).current
         except ConfigError as error:
-            log.warning("clients of the gRPC API are served without TLS: %s", error)
+            log.warning("clients are served without TLS: %s", error)
             return lambda: None
 
 
@@ -100,16 +100,18 @@ class NodeGateway:
 
     async def start(self) -> None:
         """Serve. A port that is not free is told, and the node serves Remoting alone: two nodes of
-        one machine may have the usual port."""
+        one machine may have the usual port. The ports of Remoting take TLS by then, too."""
+        runtime = self._runtime
+        certificates = await runtime.run_blocking(self._tls.certificate_of, self._node.host)
+        if certificates() is not None:
+            self._connections.certificates = certificates
         if self._port == OFF:
             return
         from saturnmq.gateway.door import Door
         from saturnmq.gateway.gateway import Gateway
         from saturnmq.gateway.http2.grpc_calls import GrpcCalls
 
-        runtime = self._runtime
-        tls = await runtime.run_blocking(self._tls.certificate_of, self._node.host)
-        door = Door(runtime, self._connections, tls, self._node.body_max)
+        door = Door(runtime, self._connections, certificates, self._node.body_max)
         try:
             bound = await door.listen(self._host, self._port)
         except ConfigError as error:

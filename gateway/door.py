@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
 
 from saturnmq.gateway.calls import CallFailed, GrpcStatus
@@ -14,6 +13,7 @@ from saturnmq.gateway.http2.socket_side import GrpcSocket
 from saturnmq.gateway.http2.stream import Stream
 from saturnmq.gateway.opening import Opening
 from saturnmq.protocol.connections import Connections
+from saturnmq.protocol.tls import Certificates
 from saturnmq.runtime.door import Listener, Runtime
 
 log = logging.getLogger(__name__)
@@ -24,8 +24,6 @@ PROPERTIES_BYTES = 64 << 10  # of a message beside its body, at most
 Begin = Callable[[Stream, str], None]
 """Told of a call of this client's, when its headers are there, and when all of its request is."""
 TOO_EARLY = CallFailed(GrpcStatus.UNAVAILABLE, "the node starts: try again")
-Tls = Callable[[], ssl.SSLContext | None]
-"""The certificate in use, for each new connection; None: there is no TLS."""
 
 
 class Door:
@@ -36,7 +34,7 @@ class Door:
         self,
         runtime: Runtime,
         connections: Connections,
-        tls: Tls,
+        tls: Certificates,
         body_max: int,
     ) -> None:
         """`body_max`: the largest body of a message that the node takes."""

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from enum import Enum
 
+from saturnmq.protocol.tls import HANDSHAKE
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HANDSHAKE, CLIENT_HELLO = 0x16, 0x01
+CLIENT_HELLO = 0x01
 RECORD_HEAD = 5
 RECORD_MAX = 1 << 14
 OPENING_MAX = RECORD_HEAD + RECORD_MAX  # no opening is longer
@@ -26,8 +28,6 @@ HTTP1_ANSWER = (
     b"Content-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(_TEXT), _TEXT)
 )
 """The answer to a client of HTTP/1, a browser for example."""
-NO_TLS_ANSWER = bytes.fromhex("15 0301 0002 02 28")
-"""A fatal alert of TLS, handshake_failure: there is no certificate."""
 
 
 class Opening(Enum):

@@ -17,6 +17,7 @@ sends and reads at a usual speed is not affected.
 from __future__ import annotations
 
 import logging
+from asyncio import BaseProtocol
 from collections import Counter
 from collections.abc import Callable, Iterator
 from ipaddress import IPv6Address
@@ -32,6 +33,8 @@ from .endpoint import Endpoint, Handler
 from .inner_endpoint import Dropped, InnerClient, InnerEndpoint
 from .limits import Limits
 from .remoting import ReadFrame, parse_frame
+from .tls import Certificates
+from .tls_link import TlsLink
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +119,7 @@ class Connections:
         self._logged_at, self._unlogged = -TELL_S, 0
         self.budget = Budget(limits.memory_bytes, "memoryBudgetBytes")
         self.budget.relieve = self._relieve
+        self.certificates: Certificates | None = None  # with these, TLS is taken beside plain text
         self.refused = 0
         self.ended = 0  # too slow, silent, or closed when memory was short
 
@@ -127,7 +131,15 @@ class Connections:
         for endpoint in [*self._hosts, *self._refusing]:
             endpoint.close(why)
 
-    def accept(self) -> Endpoint:
+    def accept(self) -> BaseProtocol:
+        """The protocol object of a new connection over a network."""
+        endpoint = self.accept_plain()
+        if self.certificates is None:
+            return endpoint
+        return TlsLink(self._runtime, endpoint, self.certificates)
+
+    def accept_plain(self) -> Endpoint:
+        """The same without TLS."""
         return Endpoint(
             self._runtime,
             self._handler,

@@ -99,9 +99,7 @@ class Endpoint(asyncio.BufferedProtocol):
         read_frame: ReadFrame = read_answer,
     ) -> None:
         self._runtime, self._read_frame = runtime, read_frame
-        self._handler = handler
-        self._on_open = on_open
-        self._on_close = on_close
+        self._handler, self._on_open, self._on_close = handler, on_open, on_close
         self._max_frame = max_frame
         self._server = server
         self._turns = (turns or Turns(runtime)) if server else None
@@ -116,8 +114,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self.budget = Budget(sys.maxsize, "no limit") if budget is None else budget
         self._whole = self.budget.whole or self.budget
         self._view = _DISCARDED
-        self._start = self._end = 0
-        self._small_reads = 0
+        self._start = self._end = self._small_reads = 0
         self._skip = 0  # remaining bytes of a frame that was refused
         self._unfinished_since = 0.0  # when the incoming frame began; 0: there is none
         self._unread_since = 0.0  # when the peer stopped reading; 0: it reads
@@ -136,17 +133,21 @@ class Endpoint(asyncio.BufferedProtocol):
     # -- connection ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(Transport, transport)
-        self._write = self._runtime.writer(self._transport)
+        self.use(transport)
         self.peer_address, self.local_address = ends_of(transport)
         if self.closed:  # before the transport was there
-            self._transport.abort()
+            cast(Transport, transport).abort()
             return
         self.budget.hold(FIRST_BUFFER)
         self._view = memoryview(bytearray(FIRST_BUFFER))
         self.last_received = self._unfinished_since = self._runtime.monotonic()
         if self._on_open is not None:
             self._on_open(self)
+
+    def use(self, transport: asyncio.BaseTransport) -> None:
+        """Send over this transport from now on."""
+        self._transport = cast(Transport, transport)
+        self._write = self._runtime.writer(self._transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self.close_reason is None:

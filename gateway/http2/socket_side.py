@@ -12,8 +12,9 @@ import ssl
 from collections.abc import Callable
 from typing import cast
 
-from saturnmq.gateway.opening import HTTP1_ANSWER, NO_TLS_ANSWER, Opening, judge
+from saturnmq.gateway.opening import HTTP1_ANSWER, Opening, judge
 from saturnmq.protocol.connections import Connections
+from saturnmq.protocol.tls import NO_TLS_ANSWER, Certificates, Tls
 from saturnmq.runtime.door import Runtime, Transport, join_address
 
 from .connection import Http2Connection
@@ -25,41 +26,6 @@ log = logging.getLogger(__name__)
 
 BASE_BYTES = 4 << 10  # of an idle connection
 LINGER_S = 5.0  # time for the client of a closed connection to read the rest
-READ = 64 << 10
-
-
-class Tls:
-    """TLS of one connection, without a socket."""
-
-    def __init__(self, context: ssl.SSLContext) -> None:
-        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._in, self._out, server_side=True)
-        self.is_open = False
-
-    def received(self, data: bytes) -> tuple[bytes, bytes, bool]:
-        """(plain text, bytes to send, is it at its end). ssl.SSLError: it cannot go on."""
-        self._in.write(data)
-        found, is_over = [], False
-        try:
-            if not self.is_open:
-                self._object.do_handshake()
-                self.is_open = True
-            while part := self._object.read(READ):
-                found.append(part)
-            is_over = True
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLZeroReturnError:
-            is_over = True
-        return b"".join(found), self._out.read(), is_over
-
-    def send(self, data: bytes) -> bytes:
-        self._object.write(data)
-        return self._out.read()
-
-    def last_word(self) -> bytes:
-        """The alert that tells the client why it cannot go on."""
-        return self._out.read()
 
 
 class GrpcSocket(asyncio.Protocol):
@@ -68,7 +34,7 @@ class GrpcSocket(asyncio.Protocol):
         runtime: Runtime,
         connections: Connections,
         begin: Callable[[Stream, str], None],
-        tls: Callable[[], ssl.SSLContext | None],
+        tls: Certificates,
         on_refused: Callable[[str, Opening], None],
         on_closed: Callable[[GrpcSocket], None],
         message_max: int,
