@@ -31,6 +31,7 @@ from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.posting import Posting
 from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
+from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
@@ -153,6 +154,7 @@ class Producer:
         latency_table: LatencyTable = ProducerOptions.latency_table,
         trace: Trace = False,
         namespace: str = "",
+        tls: Tls = None,
         on_error: ErrorListener | None = None,
     ) -> None:
         """ConfigError names a value that makes no sense.
@@ -175,6 +177,7 @@ class Producer:
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
         trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -196,7 +199,7 @@ class Producer:
             compression=compression,
             latency_table=latency_table,
         )
-        self._nameservers = nameservers
+        self._nameservers, self._tls = nameservers, tls
         self._trace = topic_of(trace) if trace else ""
         self._namespace = namespace_of(namespace)
         self._thread: LoopThread | None = None
@@ -221,7 +224,7 @@ class Producer:
         return self
 
     async def _make(self, thread: LoopThread) -> ProducerEngine:
-        core = new_core(self._nameservers, thread.runtime)
+        core = new_core(self._nameservers, thread.runtime, tls=self._tls)
         if self._on_error is not None:
             core.on_error(self._on_error)
         await core.start()
@@ -237,7 +240,8 @@ class Producer:
         self._offer = engine.offer
         if not self._trace and not self._namespace.name:
             self._express = DirectSend(engine)
-            self._posting = Posting(engine, thread.loop)
+            if core.tls is None:  # else nothing is read or written without waiting
+                self._posting = Posting(engine, thread.loop)
         await engine.start()
         return engine
 

@@ -39,6 +39,7 @@ from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S
 from saturnmq.client.consumer.subscriptions import TopicOrPattern
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
+from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.route import TopicConfig, TopicRoute
@@ -109,6 +110,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         verify_crc: bool = True,
         trace: Trace = False,
         namespace: str = "",
+        tls: Tls = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         instance_name: str = INSTANCE,
@@ -141,11 +143,11 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         verify_crc: check every message's CRC-32 of its body
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
-        instance_name: the name of a broadcasting consumer: each one under one user needs a name of
-            its own, by which it finds its offsets again
+        instance_name: tells broadcasting consumers of one user apart: each finds its offsets by it
         offsets_path: the file of a broadcasting consumer's offsets, by default
             ~/.saturnmq/offsets/<instance_name>/<group>/offsets.json
         """
@@ -175,6 +177,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 verify_crc=verify_crc,
                 trace=trace,
                 namespace=namespace,
+                tls=tls,
                 client_id=client_id,
                 on_error=on_error,
                 instance_name=instance_name,
@@ -283,6 +286,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         offset_store: OwnOffsetStore | None = None,
         namespace: str = "",
         trace: Trace = False,
+        tls: Tls = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
@@ -302,6 +306,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         offset_store: has `load(queue)` and `save(offsets)`, and keeps the offsets, not the brokers
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -323,6 +328,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
                 offset_store=offset_store,
                 namespace=namespace,
                 trace=trace,
+                tls=tls,
                 client_id=client_id,
                 on_error=on_error,
                 runtime=runtime,
@@ -448,6 +454,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         verify_crc: bool = True,
         trace: Trace = False,
         namespace: str = "",
+        tls: Tls = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
@@ -460,6 +467,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         verify_crc: check every message's CRC-32 of its body
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -474,6 +482,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
                 verify_crc=verify_crc,
                 trace=trace,
                 namespace=namespace,
+                tls=tls,
                 client_id=client_id,
                 on_error=on_error,
                 runtime=runtime,
@@ -552,6 +561,7 @@ class Admin(Facade[admin.Admin]):
         *,
         timeout: float = QUERY_TIMEOUT_S,
         namespace: str = "",
+        tls: Tls = None,
         on_error: ErrorListener | None = None,
         replication_secret: str = "",
         replication_secret_required: bool = True,
@@ -560,6 +570,7 @@ class Admin(Facade[admin.Admin]):
         timeout: seconds that a server has for one answer
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients;
             lists have those of the namespace only
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
@@ -572,6 +583,7 @@ class Admin(Facade[admin.Admin]):
                 nameservers,
                 timeout=timeout,
                 namespace=namespace,
+                tls=tls,
                 on_error=on_error,
                 replication_secret=replication_secret,
                 replication_secret_required=replication_secret_required,

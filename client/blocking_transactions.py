@@ -17,6 +17,7 @@ from saturnmq.client.producer.batch import SendResult
 from saturnmq.client.producer.engine import ProducerEngine
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.transactions import CheckListener, TransactionState
+from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.runtime.errors import ClientClosed
@@ -43,6 +44,7 @@ class TransactionProducer(Producer):
         compress_above: int | None = ProducerOptions.compress_above,
         trace: Trace = False,
         namespace: str = "",
+        tls: Tls = None,
         on_error: ErrorListener | None = None,
     ) -> None:
         """ConfigError names a value that makes no sense.
@@ -57,6 +59,7 @@ class TransactionProducer(Producer):
         compress_above: bodies from so many bytes on are compressed; None is never
         trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -68,6 +71,7 @@ class TransactionProducer(Producer):
             compress_above=compress_above,
             trace=trace,
             namespace=namespace,
+            tls=tls,
             on_error=on_error,
         )
         self._check = check

@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 from saturnmq.client.pool import Pool
+from saturnmq.client.tls import context_of
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -39,9 +40,9 @@ class Channels(Pool[str, Channel]):
     """Connections by address; `take` raises ConnectFailed."""
 
     def __init__(self) -> None:
-        runtime = NativeRuntime()
+        runtime, tls = NativeRuntime(), context_of(None)
         super().__init__(
-            lambda address: Channel(runtime, address, CONNECT_TIMEOUT_S),
+            lambda address: Channel(runtime, address, CONNECT_TIMEOUT_S, tls=tls),
             Channel.close,
             usable=lambda channel: channel.idle_s() < TRUSTED_S or channel.is_alive(),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Collection
 from functools import partial
 
@@ -35,6 +36,7 @@ class ServerConnections:
         *,
         connect_timeout: float,
         request_timeout: float,
+        tls: ssl.SSLContext | None,
         on_open: Callable[[str], None],
         on_lost: Callable[[str], None],
     ) -> None:
@@ -45,6 +47,7 @@ class ServerConnections:
         self._handle = handle
         self._connect_timeout = connect_timeout
         self._request_timeout = request_timeout
+        self._tls = tls
         self._on_open = on_open
         self._on_lost = on_lost
         self._open_ones: dict[str, Endpoint] = {}
@@ -119,7 +122,7 @@ class ServerConnections:
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self._connect_timeout):
-                await self._runtime.connect(host, port, endpoint)
+                await self._runtime.connect(host, port, endpoint, tls=self._tls)
         except ConnectionLost as error:
             self._not_connected(address, error)
             return

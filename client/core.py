@@ -25,6 +25,7 @@ from saturnmq.client.route_updater import RouteUpdater
 from saturnmq.client.routes import RouteCache
 from saturnmq.client.server_requests import ConsumerHandler, ServerRequests
 from saturnmq.client.terms import Terms
+from saturnmq.client.tls import Tls, context_of
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -58,6 +59,7 @@ class ClientCore:
         heartbeat_interval: float = 30.0,
         default_topic_queues: int = 4,
         signing: Signing = UNSIGNED,
+        tls: Tls = None,
     ) -> None:
         """`signing`: under the secret of the brokers, for what only they and operators may ask."""
         self.nameservers = split_addresses(nameservers)
@@ -65,6 +67,7 @@ class ClientCore:
             raise RouteNotFound("no nameserver given: pass nameservers=['HOST:9876', ...]")
         self.runtime = runtime
         self.signing = signing
+        self.tls = context_of(tls)
         self.routes = RouteCache()
         self.connect_timeout = connect_timeout
         self.default_topic_queues = default_topic_queues
@@ -91,6 +94,7 @@ class ClientCore:
             requests.handle,
             connect_timeout=connect_timeout,
             request_timeout=request_timeout,
+            tls=self.tls,
             on_open=self._connection_opened,
             on_lost=self._connection_lost,
         )
@@ -334,13 +338,15 @@ def new_core(
     client_id: str | None = None,
     *,
     signing: Signing = UNSIGNED,
+    tls: Tls = None,
 ) -> ClientCore:
     """A ClientCore of its own for one client; on the running loop unless a runtime is given."""
     if runtime is None:
         from saturnmq.runtime.native import NativeRuntime
 
         runtime = NativeRuntime()
-    return ClientCore(runtime, nameservers or DEFAULT_NAMESERVER, client_id, signing=signing)
+    addresses = nameservers or DEFAULT_NAMESERVER
+    return ClientCore(runtime, addresses, client_id, signing=signing, tls=tls)
 
 
 def shared_or_new(
@@ -348,8 +354,9 @@ def shared_or_new(
     runtime: Runtime | None,
     nameservers: str | Sequence[str],
     client_id: str | None,
+    tls: Tls,
 ) -> tuple[ClientCore, bool]:
     """(the core to use, whether the consumer has to start and close it)."""
     if core is not None:
         return core, False
-    return new_core(nameservers, runtime, client_id), True
+    return new_core(nameservers, runtime, client_id, tls=tls), True

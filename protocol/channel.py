@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -40,16 +41,25 @@ class Channel:
     """One blocking connection to `address`."""
 
     def __init__(
-        self, runtime: Runtime, address: str, timeout_s: float, *, look_s: float = 0.0
+        self,
+        runtime: Runtime,
+        address: str,
+        timeout_s: float,
+        *,
+        look_s: float = 0.0,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Raises ConnectFailed when no peer answers in `timeout_s`. With `look_s` the thread looks
-        for an answer for so long before it sleeps (`runtime/lookout.py`)."""
+        for an answer for so long before it sleeps (`runtime/lookout.py`). Over TLS there are
+        requests only, no posts."""
         self._now = runtime.monotonic
         self.address = address
         try:
             host, port = split_address(address)
-            near = local_sockets.dial(host, port)
+            near = local_sockets.dial(host, port) if tls is None else None
             self._socket = near or socket.create_connection((host, port), timeout_s)
+            if tls is not None:
+                self._socket = _secured(self._socket, tls, host)
         except (OSError, ValueError) as error:  # a route may name any address
             why = getattr(error, "strerror", None) or error
             raise ConnectFailed(f"no connection to {address}: {why}") from error
@@ -163,6 +173,10 @@ class Channel:
         )
 
     def _set_timeout(self, timeout_s: float) -> None:
+        if isinstance(self._socket, ssl.SSLSocket):  # which does not heed the kernel's
+            self._socket.settimeout(max(timeout_s, 0.001))
+            self._timeout_s = timeout_s
+            return
         # The kernel keeps the time-out: Python's own time-out asks poll() before every call.
         seconds, rest = divmod(max(timeout_s, 0.001), 1.0)
         value = struct.pack("ll", int(seconds), int(rest * 1e6))
@@ -171,6 +185,9 @@ class Channel:
         self._timeout_s = timeout_s
 
     def _send(self, parts: Sequence[Body]) -> None:
+        if isinstance(self._socket, ssl.SSLSocket):  # which has no sendmsg
+            self._socket.sendall(b"".join(parts))
+            return
         for part in _behind(parts, self._socket.sendmsg(parts)):
             self._socket.sendall(part)
 
@@ -225,6 +242,15 @@ class Channel:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def _secured(sock: socket.socket, tls: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+    """The socket with TLS over it, once the handshake is over."""
+    try:
+        return tls.wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _behind(parts: Sequence[Body], sent: int) -> Iterator[Body]:

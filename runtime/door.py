@@ -13,6 +13,7 @@ given until they are sent, so the caller must not change those bytes afterwards.
 import asyncio
 import errno
 import random as _random
+import ssl
 from collections.abc import Callable, Coroutine, Iterable
 from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
@@ -160,7 +161,14 @@ class Runtime(Protocol):
         """The IP address that this machine is reached at, as far as it can tell."""
         ...
 
-    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        protocol: asyncio.BaseProtocol,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> Transport:
         """Open a connection for `protocol`; raises ConnectFailed when no peer answers in time."""
         ...
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import ssl
 import sys
 import threading
 import time
@@ -182,8 +183,15 @@ class TracedRuntime(NativeRuntime):
     ) -> Listener:
         return await super().listen(host, port, lambda: self._with_timed_reads(factory()))
 
-    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
-        return await super().connect(host, port, self._with_timed_reads(protocol))
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        protocol: asyncio.BaseProtocol,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> Transport:
+        return await super().connect(host, port, self._with_timed_reads(protocol), tls=tls)
 
     def _with_timed_reads(self, protocol: Any) -> Any:
         for method in ("buffer_updated", "data_received"):

@@ -14,6 +14,7 @@ import random
 import resource
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -296,8 +297,15 @@ class NativeRuntime:
             address: str = probe.getsockname()[0]
             return address
 
-    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Transport:
-        near = local_sockets.dial(host, port, bulk=True)
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        protocol: asyncio.BaseProtocol,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> Transport:
+        near = None if tls is not None else local_sockets.dial(host, port, bulk=True)
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 transport: asyncio.BaseTransport
@@ -306,7 +314,9 @@ class NativeRuntime:
                         lambda: protocol, sock=near
                     )
                 else:
-                    transport, _ = await self.loop.create_connection(lambda: protocol, host, port)
+                    transport, _ = await self.loop.create_connection(
+                        lambda: protocol, host, port, ssl=tls
+                    )
         except TimeoutError:
             raise ConnectFailed(
                 f"no connection to {join_address(host, port)} within {CONNECT_TIMEOUT_S:g} s"

@@ -34,6 +34,7 @@ from saturnmq.client.admin.topic_settings import (
 )
 from saturnmq.client.cluster_view import topics_of, user_topics_of
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
+from saturnmq.client.tls import Tls
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.route import TopicConfig, TopicRoute
@@ -63,6 +64,7 @@ class Admin(ClusterOperations, MessageOperations):
         runtime: Runtime | None = None,
         timeout: float = QUERY_TIMEOUT_S,
         namespace: str = "",
+        tls: Tls = None,
         on_error: ErrorListener | None = None,
         replication_secret: str = "",
         replication_secret_required: bool = True,
@@ -72,6 +74,7 @@ class Admin(ClusterOperations, MessageOperations):
         timeout: seconds that a server has for one answer
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients;
             lists have those of the namespace only
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
@@ -80,7 +83,7 @@ class Admin(ClusterOperations, MessageOperations):
             while a running cluster gets one
         """
         signing = Signing(replication_secret, replication_secret_required)
-        own = new_core(nameservers, runtime, signing=signing) if core is None else core
+        own = core or new_core(nameservers, runtime, signing=signing, tls=tls)
         super().__init__(own, timeout, namespace_of(namespace))
         if on_error is not None:
             self.core.on_error(on_error)

@@ -35,6 +35,7 @@ from saturnmq.client.consumer.starting import lag_of, offset_of, start_offset, s
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
+from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -90,6 +91,7 @@ class PullConsumer:
         offset_store: OwnOffsetStore | None = None,
         namespace: str = "",
         trace: Trace = False,
+        tls: Tls = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -111,6 +113,7 @@ class PullConsumer:
         offset_store: has `load(queue)` and `save(offsets)`, and keeps the offsets, not the brokers
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -118,7 +121,7 @@ class PullConsumer:
         self.group = group
         self._namespace = namespace_of(namespace)
         group = self._group = topics.check_group(self._namespace.wrap(group))
-        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
+        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id, tls)
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime

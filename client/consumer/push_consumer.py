@@ -50,6 +50,7 @@ from saturnmq.client.consumer.starting import start_offset, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
+from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import kernels, topics
 from saturnmq.protocol.message import MessageQueue
@@ -114,6 +115,7 @@ class PushConsumer:
         verify_crc: bool = True,
         trace: Trace = False,
         namespace: str = "",
+        tls: Tls = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -149,11 +151,11 @@ class PushConsumer:
         verify_crc: check every message's CRC-32 of its body
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
-        instance_name: the name of a broadcasting consumer: each one under one user needs a name of
-            its own, by which it finds its offsets again
+        instance_name: tells broadcasting consumers of one user apart: each finds its offsets by it
         offsets_path: the file of a broadcasting consumer's offsets, by default
             ~/.saturnmq/offsets/<instance_name>/<group>/offsets.json
         """
@@ -166,7 +168,7 @@ class PushConsumer:
         check_suspend(suspend_s, ConfigError)
         if ordered and broadcasting:
             raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
-        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
+        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id, tls)
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime

@@ -26,6 +26,7 @@ from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import find_queues, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
+from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
@@ -92,6 +93,7 @@ class SimpleConsumer:
         verify_crc: bool = True,
         trace: Trace = False,
         namespace: str = "",
+        tls: Tls = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -106,6 +108,7 @@ class SimpleConsumer:
         verify_crc: check every message's CRC-32 of its body
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -113,7 +116,7 @@ class SimpleConsumer:
         self.group = group
         self._namespace = namespace_of(namespace)
         group = self._group = topics.check_group(self._namespace.wrap(group))
-        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id)
+        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id, tls)
         if on_error is not None:
             self.core.on_error(on_error)
         self.runtime = self.core.runtime

@@ -138,7 +138,9 @@ class SendLine:
             channel = None
         if channel is None:
             try:
-                channel = Channel(core.runtime, address, core.connect_timeout, look_s=LOOK_S)
+                channel = Channel(
+                    core.runtime, address, core.connect_timeout, look_s=LOOK_S, tls=core.tls
+                )
             except SaturnError:
                 return None  # the ordinary path meets the same error and handles it
             self._channels[address] = channel

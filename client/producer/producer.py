@@ -30,6 +30,7 @@ from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
+from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
@@ -83,6 +84,7 @@ class Producer:
         latency_table: LatencyTable = ProducerOptions.latency_table,
         trace: Trace = False,
         namespace: str = "",
+        tls: Tls = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
@@ -107,6 +109,7 @@ class Producer:
         latency_table: rows of (latency in ms, seconds without sends) for a slow broker
         trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -126,7 +129,7 @@ class Producer:
             compression=compression,
             latency_table=latency_table,
         )
-        self.core = core or new_core(nameservers, runtime)
+        self.core = core or new_core(nameservers, runtime, tls=tls)
         if on_error is not None:
             self.core.on_error(on_error)
         self._own_core = core is None

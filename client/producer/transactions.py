@@ -36,6 +36,7 @@ from saturnmq.client.producer.batch import SendResult
 from saturnmq.client.producer.engine import ProducerEngine
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.producer import Producer
+from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.codes import STORED, RequestCode, ResponseCode
@@ -385,6 +386,7 @@ class TransactionProducer(Producer):
         compress_above: int | None = ProducerOptions.compress_above,
         trace: Trace = False,
         namespace: str = "",
+        tls: Tls = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
@@ -401,6 +403,7 @@ class TransactionProducer(Producer):
         compress_above: bodies from so many bytes on are compressed; None is never
         trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
+        tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -412,6 +415,7 @@ class TransactionProducer(Producer):
             compress_above=compress_above,
             trace=trace,
             namespace=namespace,
+            tls=tls,
             on_error=on_error,
             core=core,
             runtime=runtime,

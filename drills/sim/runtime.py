@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import Callable, Coroutine
 from contextvars import copy_context
 from typing import Any, TypeVar
@@ -213,7 +214,15 @@ class SimRuntime:
     def own_address(self) -> str:
         return self.ip
 
-    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> SimTransport:
+    async def connect(
+        self,
+        host: str,
+        port: int,
+        protocol: asyncio.BaseProtocol,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> SimTransport:
+        assert tls is None, "the simulator's network has no TLS"
         if self.off:
             raise PoweredOff(f"{self.name} is off")
         return await self.network.connect(self.name, self.ip, host, port, protocol)
