@@ -68,8 +68,8 @@ class BrokerConfig:
     grpc_port: int = setting("grpcServerPort", 8081, -1, 65_535, rocketmq="8081, of its proxy")
     """The port for clients of the gRPC API, with TLS or plain text; 0: any free port, -1: none."""
     tls_certificate: str = setting("tlsCertPath", "", rocketmq="a file of its proxy")
-    """The certificate of the gRPC port and the chain behind it (PEM). Changed files serve from the
-    next connection on."""
+    """The certificate of all ports but replication's, and the chain behind it (PEM). Changed files
+    serve from the next connection on."""
     tls_key: str = setting("tlsKeyPath", "", rocketmq="a file of its proxy")
     """The key of that certificate (PEM), without a password."""
     tls_test_mode: bool = setting("tlsTestModeEnable", True)

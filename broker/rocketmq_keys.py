@@ -22,7 +22,9 @@ REFUSED: dict[str, dict[str, str]] = {
         "authenticationEnabled": "false",
         "authorizationEnabled": "false",
     },
-    "Remoting has no TLS in this version and would be plain text": {"useTLS": "false"},
+    "brokers of this version speak plain text to nameservers and to each other": {
+        "useTLS": "false"
+    },
     "this version has no plug-ins": {"messageStorePlugIn": ""},
     "roles come from brokerRole, brokerId and promotions in this version": {
         "enableControllerMode": "false",

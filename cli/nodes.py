@@ -146,7 +146,7 @@ def nameserver(
     tls: Tls = TlsMode.AUTO,
     tls_cert_path: Annotated[
         str,
-        typer.Option(envvar="SATURNMQ_TLS_CERTIFICATE", help="Certificate of that port (PEM)."),
+        typer.Option(envvar="SATURNMQ_TLS_CERTIFICATE", help="Certificate of both ports (PEM)."),
     ] = "",
     tls_key_path: Annotated[
         str, typer.Option(envvar="SATURNMQ_TLS_KEY", help="Key of that certificate (PEM).")

@@ -149,7 +149,7 @@ class WrittenReply(Command):
         self.head = head
 
     @property
-    def ext(self) -> dict[str, str]:  # type: ignore[override]
+    def ext(self) -> dict[str, str]:  # type: ignore[override]  # they are written: nobody sets them
         """The fields that are written in the head."""
         written = parse_start(memoryview(self.head))
         assert written is not None, f"{len(self.head)} bytes are no head"

@@ -17,9 +17,7 @@ SCENARIOS = ("sync", "batch", "large", "transactions", "orderly", "retry", "pull
 @pytest.mark.quick
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("version", ["4.9.8", "5.4.0"])
-def test_java_clients_work_over_tls(
-    tmp_path: Path, version: str, figures: Counter[str]
-) -> None:
+def test_java_clients_work_over_tls(tmp_path: Path, version: str, figures: Counter[str]) -> None:
     jars = interop_nodes.client_jars(version)
     settings = Settings(broker_options={"transactionCheckInterval": 1_000})
     with (

@@ -11,15 +11,20 @@ from typing import Any
 from broker_rig import config, started
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.tls import Certificates
 from saturnmq.runtime.native import NativeRuntime
 
 
 @contextmanager
 def served(
-    root: Path, *, make_runtime: Callable[[], NativeRuntime] | None = None, **changes: Any
+    root: Path,
+    *,
+    make_runtime: Callable[[], NativeRuntime] | None = None,
+    certificates: Certificates | None = None,
+    **changes: Any,
 ) -> Iterator[str]:
     """The nameserver's address; `changes` are settings of the broker, `broker-a`, which may have a
-    runtime of its own."""
+    runtime of its own. With `certificates` both take TLS."""
     thread = LoopThread("servers")
     nameserver = NameServer(thread.runtime, port=0)
     try:
@@ -29,6 +34,7 @@ def served(
         )
         runtime = thread.call(make_runtime) if make_runtime else thread.runtime
         broker = thread.run(started(runtime, settings))
+        nameserver.connections.certificates = broker.connections.certificates = certificates
         try:
             yield nameserver.address
         finally:
