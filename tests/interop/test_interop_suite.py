@@ -54,8 +54,6 @@ FAILING = {
     "smoke.NormalMessageSendAndRecvIT": {
         "testSynSendMessageWhenEnableBuildConsumeQueueConcurrently"
     },
-    "tls.TlsIT": {"testSendAndReceiveMessageOverTLS"},
-    "tls.TlsMixIT": {"testSendAndReceiveMessageOverTLS"},
 }
 """The tests that fail, and why: docs/interop.md."""
 

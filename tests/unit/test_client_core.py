@@ -86,9 +86,11 @@ class Client(SimRuntime):
 
     dialled: list[str]
 
-    async def connect(self, host: str, port: int, protocol: asyncio.BaseProtocol) -> Any:
+    async def connect(
+        self, host: str, port: int, protocol: asyncio.BaseProtocol, **options: Any
+    ) -> Any:
         self.dialled.append(f"{host}:{port}")
-        return await super().connect(host, port, protocol)
+        return await super().connect(host, port, protocol, **options)
 
 
 class World:
