@@ -14,6 +14,7 @@ HANDSHAKE = 0x16
 NO_TLS_ANSWER = bytes.fromhex("15 0301 0002 02 28")
 """A fatal alert of TLS, handshake_failure: there is no certificate."""
 READ = 64 << 10
+SESSION_BYTES = 18 << 10  # of the memory of an idle one
 
 Certificates = Callable[[], ssl.SSLContext | None]
 """The certificate in use, for each new connection; None: there is no TLS."""

@@ -17,7 +17,7 @@ from saturnmq.runtime.door import Runtime
 
 from .endpoint import Endpoint
 from .remoting import Body
-from .tls import HANDSHAKE, NO_TLS_ANSWER, Certificates, Tls
+from .tls import HANDSHAKE, NO_TLS_ANSWER, SESSION_BYTES, Certificates, Tls
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class TlsLink(asyncio.Protocol):
             self._endpoint.close("it speaks TLS, and there is no certificate")
         else:
             self._tls = Tls(context)
+            self._endpoint.budget.hold(SESSION_BYTES)
             self._decrypt(self._tls, data)
 
     def _decrypt(self, tls: Tls, data: bytes) -> None:

@@ -14,7 +14,7 @@ from typing import cast
 
 from saturnmq.gateway.opening import HTTP1_ANSWER, Opening, judge
 from saturnmq.protocol.connections import Connections
-from saturnmq.protocol.tls import NO_TLS_ANSWER, Certificates, Tls
+from saturnmq.protocol.tls import NO_TLS_ANSWER, SESSION_BYTES, Certificates, Tls
 from saturnmq.runtime.door import Runtime, Transport, join_address
 
 from .connection import Http2Connection
@@ -101,6 +101,7 @@ class GrpcSocket(asyncio.Protocol):
             self._plain(start)
         elif context is not None:
             self._tls = Tls(context)
+            self.budget.hold(SESSION_BYTES)
             self._decrypt(start)
         else:
             assert self._transport is not None, "bytes come from a transport"

@@ -15,7 +15,7 @@ from saturnmq.protocol import connections
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.tls import NO_TLS_ANSWER
+from saturnmq.protocol.tls import NO_TLS_ANSWER, SESSION_BYTES
 from saturnmq.protocol.tls_link import TlsLink
 from saturnmq.runtime.door import join_address
 from saturnmq.runtime.errors import ConnectFailed, RequestTimeout
@@ -66,7 +66,7 @@ def test_a_port_takes_plain_text_and_tls(pem: str, trusting: ssl.SSLContext) -> 
             [end] = server.all._hosts
             assert isinstance(end, Endpoint)
             assert isinstance(end._transport, TlsLink) is (tls is not None), "it costs no more"
-            assert end.budget.used == len(end._view)
+            assert end.budget.used == len(end._view) + (SESSION_BYTES if tls is not None else 0)
             client.close()
             await server.until(lambda: not len(server.all))
         assert (len(server.closed), server.all.budget.used) == (4, 0)
@@ -107,7 +107,7 @@ def test_a_client_that_does_not_read_is_not_read(pem: str, trusting: ssl.SSLCont
         assert end.budget.used - end.unsent < len(much) * 3
         transport.resume_reading()
         assert {len((await each).body) for each in asked} == {1000 << 10}
-        await server.until(lambda: end.budget.used == len(end._view))
+        await server.until(lambda: end.budget.used == SESSION_BYTES + len(end._view))
         client.close()
         await server.until(lambda: not len(server.all))
         assert server.all.budget.used == 0
