@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import socket
+import ssl
 import struct
 import sys
 from collections import Counter
@@ -65,8 +66,8 @@ class Attacker:
 
         await asyncio.gather(*(again() for _ in range(count)))
 
-    async def connect(self) -> Streams:
-        streams = await asyncio.open_connection(self.host, self.port)
+    async def connect(self, tls: ssl.SSLContext | None = None) -> Streams:
+        streams = await asyncio.open_connection(self.host, self.port, ssl=tls)
         self.done["connections"] += 1
         self._begun.set()
         return streams
@@ -153,6 +154,37 @@ class Attacker:
 
         await self.many(50, one)
 
+    async def handshakes(self) -> None:
+        """Handshakes of TLS without a pause; every second one is left when it is half over."""
+        trusting = _trusting()
+        received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+        with contextlib.suppress(ssl.SSLWantReadError):
+            trusting.wrap_bio(received, sent).do_handshake()
+        hello = sent.read()
+
+        async def one() -> None:
+            _, writer = await self.connect(trusting)
+            writer.close()
+            reader, writer = await self.connect()
+            writer.write(hello)
+            await reader.readexactly(1)
+            writer.close()
+
+        await self.many(50, one)
+
+    async def unread_secrets(self) -> None:
+        """Long answers are asked for over TLS, and none is read."""
+        trusting = _trusting()
+
+        async def one() -> None:
+            _, writer = await self.connect(trusting)
+            writer.transport.pause_reading()
+            while True:
+                writer.write(self.requests(100, *self.big_questions()))
+                await writer.drain()
+
+        await self.many(50, one)
+
     async def garbage(self) -> None:
         """Bytes that are no frames, and frames of which nothing is true."""
         rng = random.Random(1)
@@ -207,12 +239,22 @@ class Attacker:
         await self.many(2, one)
 
 
+def _trusting() -> ssl.SSLContext:
+    """TLS with whom it may be."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 ATTACKS: dict[str, Callable[[Attacker], Awaitable[None]]] = {
     "flood": Attacker.flood,
     "dribble": Attacker.dribble,
     "never-reading": Attacker.never_reading,
     "half-open": Attacker.half_open,
     "churn": Attacker.churn,
+    "handshakes": Attacker.handshakes,
+    "unread-secrets": Attacker.unread_secrets,
     "garbage": Attacker.garbage,
     "held-pulls": Attacker.held_pulls,
     "names": Attacker.names,
