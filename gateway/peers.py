@@ -1,5 +1,6 @@
 """Connections to other nodes, for calls that belong to them: one for each address, opened when it
-is first needed."""
+is first needed. One on which nothing came while a request timed out is left: later requests get a
+new one. A network that drops its packets would let each of them wait, for many minutes."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from saturnmq.protocol.endpoint import Endpoint, Handler
 from saturnmq.protocol.inner_endpoint import Late
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime, split_address
-from saturnmq.runtime.errors import ConnectFailed, SaturnError
+from saturnmq.runtime.errors import ConnectFailed, RequestTimeout, SaturnError
 
 CONNECT_S = 2.0
+SILENT_S = 1.0  # a connection is left after no shorter silence: a call may have less time
 
 
 async def claimed(answer: asyncio.Future[Command], late: Late | None) -> Command:
@@ -32,7 +34,7 @@ class Peers:
         self._runtime = runtime
         self._asked = asked
         self._open: dict[str, Endpoint] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: dict[str, asyncio.Task[Endpoint | SaturnError]] = {}
 
     async def ask(
         self, address: str, command: Command, timeout_s: float, late: Late | None = None
@@ -44,8 +46,15 @@ class Peers:
         if endpoint is None or endpoint.closed:
             endpoint = await self._connect(address)
         answer: asyncio.Future[Command] = self._runtime.create_future()
+        asked_at = self._runtime.monotonic()
 
         def came(found: Command | SaturnError) -> None:
+            waited_s = self._runtime.monotonic() - asked_at
+            is_silent = endpoint.last_received <= asked_at and waited_s >= SILENT_S
+            if isinstance(found, RequestTimeout) and is_silent:
+                self._leave(endpoint)
+            if self._open.get(address) is not endpoint and not endpoint.waiting:
+                endpoint.abort("nothing came over it any more")
             if answer.cancelled():
                 if late is not None and isinstance(found, Command):
                     late(found)
@@ -58,25 +67,35 @@ class Peers:
         return await claimed(answer, late)
 
     async def _connect(self, address: str) -> Endpoint:
-        async with self._opening.setdefault(address, asyncio.Lock()):
-            known = self._open.get(address)
-            if known is not None and not known.closed:
-                return known
-            endpoint = Endpoint(self._runtime, self._asked, self._closed)
-            try:
-                host, port = split_address(address)
-                async with asyncio.timeout(CONNECT_S):
-                    await self._runtime.connect(host, port, endpoint)
-            except (OSError, TimeoutError, ValueError) as error:
-                raise ConnectFailed(f"no connection to {address}: {error!r}") from error
-            self._open[address] = endpoint
-            return endpoint
+        """All who wait for a connection share one try, and its failure."""
+        opening = self._opening.get(address)
+        if opening is None:
+            opening = self._runtime.spawn(self._opened(address), name="gateway-peer")
+            self._opening[address] = opening
+            opening.add_done_callback(lambda _: self._opening.pop(address, None))
+        found = await asyncio.shield(opening)
+        if isinstance(found, SaturnError):
+            raise found
+        return found
 
-    def _closed(self, endpoint: Endpoint) -> None:
+    async def _opened(self, address: str) -> Endpoint | SaturnError:
+        """A new connection, or why there is none: a task that fails would end the process."""
+        endpoint = Endpoint(self._runtime, self._asked, self._leave)
+        try:
+            host, port = split_address(address)
+            async with asyncio.timeout(CONNECT_S):
+                await self._runtime.connect(host, port, endpoint)
+        except SaturnError as error:
+            return error
+        except (OSError, TimeoutError, ValueError) as error:
+            return ConnectFailed(f"no connection to {address}: {error!r}")
+        self._open[address] = endpoint
+        return endpoint
+
+    def _leave(self, endpoint: Endpoint) -> None:
         for address, known in list(self._open.items()):
             if known is endpoint:
                 del self._open[address]
-                self._opening.pop(address, None)
 
     def close(self) -> None:
         for endpoint in list(self._open.values()):
