@@ -77,7 +77,6 @@ class Client:
         self.is_consumer = False
         self.topics: dict[str, None] = {}  # of a producer
         self._stream: Write | None = None  # its newest Telemetry stream
-        self._writing = asyncio.Lock()
 
     def told(self, command: Command) -> None:
         """The broker sends it a request without an answer."""
@@ -109,12 +108,11 @@ class Client:
 
     async def tell(self, command: Any, stream: Write | None = None) -> bool:
         """Send a command over the client's newest stream, or this one; False if there is none."""
-        async with self._writing:
-            stream = stream or self._stream
-            if stream is None:
-                return False
-            await stream(command)
-            return True
+        stream = stream or self._stream
+        if stream is None:
+            return False
+        await stream(command)
+        return True
 
     @contextmanager
     def holding(self, size: int, what: str) -> Iterator[None]:

@@ -97,12 +97,13 @@ class MemberCalls:
     async def telemetry(self, call: GrpcCall, read: Read, write: Write) -> None:
         if self._clients.has_ended(call):
             return
+        write = in_turn(write)
         client, first = self._clients.of(call), True
         ends_it = client.language == NODE
         end = self._runtime.create_future() if ends_it else client.left
         try:
             async for command in _until(end, read):
-                self._clients.of(call)  # it lives
+                client = self._clients.of(call)  # it lives; Node's may be back, forgotten meanwhile
                 client.attach(write)
                 if command.WhichOneof("command") != "settings":
                     self._commands.answered(client, command)
@@ -124,6 +125,17 @@ class MemberCalls:
         found = completed(asked, body_max=self._node.body_max, group=group)
         await self._clients.beat(client)
         return v2.TelemetryCommand(status=OK, settings=found)
+
+
+def in_turn(write: Write) -> Write:
+    """Write to one stream what several callers tell, message by message."""
+    turn = asyncio.Lock()
+
+    async def write_in_turn(message: Any) -> None:
+        async with turn:
+            await write(message)
+
+    return write_in_turn
 
 
 async def _until(end: asyncio.Future[None], read: Read) -> Read:

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 from broker_rig import run as run_natively
 from gateway_door_rig import opened
-from gateway_rig import Caller, Code, served
+from gateway_rig import Caller, Code, create_topic, served
 from saturnmq.gateway import v2
 from saturnmq.gateway.calls import CLIENT_ID
 from saturnmq.gateway.door import Door
@@ -275,6 +275,55 @@ def test_a_client_that_does_not_verify_says_so(code: int, kind: str, wanted: int
         answer = await asking
         assert answer.code == wanted
         assert "as I say" in answer.remark
+
+    run(body)
+
+
+def test_node_goes_on_over_its_stream_after_it_was_forgotten() -> None:
+    """It sends no heartbeats to a broker that is in none of its routes for a while."""
+
+    async def body(world: World) -> None:
+        broker, caller = await served(world, max_idle_s=120)
+        caller.language = "HTTP"  # as it says
+        stream = await greeted(world, caller)
+        await asyncio.sleep(140)
+        assert broker.ground.context.clients.consumer_group("G") is None
+        caller.says.put_nowait(settings_of(v2.ClientType.PUSH_CONSUMER))
+        await world.until(lambda: caller.told)
+        assert caller.told.pop().status.code == Code.OK
+        asking, nonce = await verify(world, broker, caller)
+        caller.says.put_nowait(verified(nonce, Code.OK))
+        assert (await asking).code == 0
+        assert not stream.done()
+
+    run(body)
+
+
+def test_a_client_is_answered_over_a_new_stream_while_its_old_one_takes_nothing() -> None:
+    """The old one's network drops all packets, and the last command is too large to be under
+    way."""
+
+    async def body(world: World) -> None:
+        broker, caller = await served(world)
+        await create_topic(world, broker, "X", "TRANSACTION")
+        stuck = asyncio.Event()
+
+        async def says() -> Any:
+            yield settings_of(v2.ClientType.PRODUCER, topic="X")
+            await asyncio.Event().wait()
+
+        async def take(part: Any) -> None:
+            if part.HasField("recover_orphaned_transaction_command"):
+                stuck.set()
+                await asyncio.Event().wait()
+
+        call = caller.call(None)
+        streams.append(asyncio.ensure_future(caller.gateway.telemetry(call, says(), take)))
+        half = caller.message(topic="X", message_type=v2.MessageType.TRANSACTION)
+        assert (await caller.send(half)).status.code == Code.OK
+        async with asyncio.timeout(60):
+            await stuck.wait()
+        await greeted(world, caller, v2.ClientType.PRODUCER)
 
     run(body)
 
