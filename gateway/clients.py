@@ -76,7 +76,7 @@ class Client:
         self.group = ""  # of a consumer
         self.is_consumer = False
         self.topics: dict[str, None] = {}  # of a producer
-        self._stream: Write | None = None  # its newest Telemetry stream
+        self._streams: dict[Write, None] = {}  # of Telemetry; the last one was used last
 
     def told(self, command: Command) -> None:
         """The broker sends it a request without an answer."""
@@ -88,12 +88,12 @@ class Client:
 
     def attach(self, stream: Write) -> None:
         """Commands to the client go over this stream now."""
-        self._stream = stream
+        self._streams.pop(stream, None)
+        self._streams[stream] = None
 
     def detach(self, stream: Write) -> None:
         """The stream has ended."""
-        if self._stream is stream:
-            self._stream = None
+        self._streams.pop(stream, None)
 
     @property
     def is_pushed(self) -> bool:
@@ -104,11 +104,12 @@ class Client:
     @property
     def has_stream(self) -> bool:
         """It can be asked here."""
-        return self._stream is not None
+        return bool(self._streams)
 
     async def tell(self, command: Any, stream: Write | None = None) -> bool:
-        """Send a command over the client's newest stream, or this one; False if there is none."""
-        stream = stream or self._stream
+        """Send a command over the stream that the client used last, or this one; False if there is
+        none."""
+        stream = stream or next(reversed(self._streams), None)
         if stream is None:
             return False
         await stream(command)

@@ -328,6 +328,23 @@ def test_a_client_is_answered_over_a_new_stream_while_its_old_one_takes_nothing(
     run(body)
 
 
+def test_a_client_with_two_streams_can_be_asked_after_the_newer_one_has_ended() -> None:
+    """C++'s client has one at its access point, and one at a broker, which may be the same node."""
+
+    async def body(world: World) -> None:
+        broker, caller = await served(world)
+        await greeted(world, caller)
+        newer = Caller(world, caller.gateway, caller.client_id)
+        ended = await greeted(world, newer)
+        newer.says.put_nowait(None)
+        await ended
+        asking, nonce = await verify(world, broker, caller)
+        caller.says.put_nowait(verified(nonce, Code.OK))
+        assert (await asking).code == 0
+
+    run(body)
+
+
 def test_only_the_client_that_was_asked_can_answer_and_only_once() -> None:
     async def body(world: World) -> None:
         broker, caller = await served(world)
