@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from saturnmq.runtime import forks, local_sockets
-from saturnmq.runtime.door import Runtime, split_address
+from saturnmq.runtime.door import Runtime, split_address, why_no_connection
 from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
 from saturnmq.runtime.lookout import Lookout
 
@@ -61,8 +61,9 @@ class Channel:
             if tls is not None:
                 self._socket = _secured(self._socket, tls, host)
         except (OSError, ValueError) as error:  # a route may name any address
-            why = getattr(error, "strerror", None) or error
-            raise ConnectFailed(f"no connection to {address}: {why}") from error
+            raise ConnectFailed(
+                f"no connection to {address}: {why_no_connection(error)}"
+            ) from error
         if near is None:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.settimeout(None)

@@ -202,6 +202,17 @@ def is_short_of_descriptors(error: OSError) -> bool:
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
+MORE_DESCRIPTORS = "close connections, or allow more open files (ulimit -n, fs.file-max)"
+"""The way out, for those who are told of such an error."""
+
+
+def why_no_connection(error: Exception) -> str:
+    """Text: what kept a connection from being opened."""
+    if isinstance(error, OSError) and is_short_of_descriptors(error):
+        return f"no descriptor is left for a socket; {MORE_DESCRIPTORS}"
+    return str(getattr(error, "strerror", None) or error)
+
+
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` as (host, port); ValueError when it is neither."""
     host, separator, port = address.rpartition(":")

@@ -32,7 +32,9 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 def bind(host: str, port: int) -> socket.socket | None:
     """The socket of this address, to listen on; None if there is none here, or another process has
     it."""
-    sock = socket.socket(socket.AF_UNIX)
+    sock = _made()
+    if sock is None:
+        return None
     try:
         sock.setblocking(False)
         sock.bind(_name(host, port))
@@ -46,7 +48,9 @@ def bind(host: str, port: int) -> socket.socket | None:
 def dial(host: str, port: int, *, bulk: bool = False) -> socket.socket | None:
     """A connection to the socket of this address; None if there is none, or none to be trusted. For
     `bulk`, None also where the system leaves too little room."""
-    sock = socket.socket(socket.AF_UNIX)
+    sock = _made()
+    if sock is None:
+        return None
     try:
         sock.setblocking(False)  # it is there at once, or the server has no time for another one
         if widen(sock) >= SEND_BUFFER // 2 or not bulk:
@@ -57,6 +61,14 @@ def dial(host: str, port: int, *, bulk: bool = False) -> socket.socket | None:
         pass
     sock.close()
     return None
+
+
+def _made() -> socket.socket | None:
+    """None: no descriptor is left. Who takes TCP instead is told so."""
+    try:
+        return socket.socket(socket.AF_UNIX)
+    except OSError:
+        return None
 
 
 def widen(sock: socket.socket) -> int:

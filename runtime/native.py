@@ -35,6 +35,7 @@ from .door import (
     is_short_of_descriptors,
     join_address,
     split_address,
+    why_no_connection,
 )
 from .errors import ConfigError, ConnectFailed
 from .lookout import LoopLookout
@@ -323,8 +324,7 @@ class NativeRuntime:
             ) from None
         except (OSError, ValueError) as error:  # a text that is no host name cannot be encoded
             raise ConnectFailed(
-                f"no connection to {join_address(host, port)}: "
-                f"{getattr(error, 'strerror', None) or error}"
+                f"no connection to {join_address(host, port)}: {why_no_connection(error)}"
             ) from error
         sock = transport.get_extra_info("socket")
         if sock is not None:

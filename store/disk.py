@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from saturnmq.runtime.door import is_short_of_descriptors
+from saturnmq.runtime.door import MORE_DESCRIPTORS, is_short_of_descriptors
 from saturnmq.runtime.errors import DirectoryLocked, StoreDamaged
 from saturnmq.runtime.memory import memory_bytes
 from saturnmq.store.files import (
@@ -73,7 +73,7 @@ class Entry(NamedTuple):
 def remedy(error: OSError) -> str:
     """Text: what ends this error of a file that could not be made or opened."""
     if is_short_of_descriptors(error):
-        return "close connections, or allow more open files (ulimit -n, fs.file-max)"
+        return MORE_DESCRIPTORS
     if error.errno == errno.ENOMEM:
         return "free memory, or allow more mappings (vm.max_map_count)"
     return "free space on the disk"

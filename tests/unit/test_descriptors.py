@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+from saturnmq.protocol.channel import Channel
+from saturnmq.protocol.endpoint import connect
 from saturnmq.runtime.door import split_address
-from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError, ConnectFailed
 from saturnmq.runtime.native import NativeRuntime, raise_descriptor_limit
 
 MORE = 40  # descriptors that are free at first
@@ -84,6 +86,35 @@ def test_a_node_that_gets_no_socket_to_listen_on_says_what_is_lacking(few: int) 
                 os.close(file)
 
     asyncio.run(listen())
+
+
+async def awaited(address: str) -> None:
+    await connect(NativeRuntime(), *split_address(address))
+
+
+async def blocking(address: str) -> None:
+    Channel(NativeRuntime(), address, 1)
+
+
+@pytest.mark.parametrize("dial", [awaited, blocking])
+def test_who_gets_no_socket_to_connect_is_told_what_is_lacking(
+    few: int, dial: Callable[[str], Awaitable[None]]
+) -> None:
+    async def body() -> None:
+        files: list[int] = []
+        listener = await NativeRuntime().listen("127.0.0.1", 0, Greeting)
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    files.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises(ConnectFailed, match=r"no connection to 127\.0\.0\.1.*ulimit -n"):
+                await dial(listener.address)
+        finally:
+            for file in files:
+                os.close(file)
+            listener.close()
+
+    asyncio.run(body())
 
 
 def test_a_node_opens_as_many_files_as_the_system_allows(few: int) -> None:
