@@ -3,7 +3,8 @@
 A stage is one try of one partition: chunks of MessageBatch entries, in the order of their numbers.
 Stages are kept in memory up to a limit, as long as half of the process's budget
 (`protocol/budget.py`) is free. Beyond it they are kept in the files
-`staging/<hash of the key>.<n>`, which grow with their stage. These files are never synced, since a
+`staging/<hash of the key>.<n>`, which grow with their stage; no two of a process have one number,
+since the files of a dropped stage are there for a while. These files are never synced, since a
 stage does not outlive the process that took it: the sink learns that its stage is lost, and stages
 again. So the directory is emptied at every start.
 """
@@ -16,6 +17,7 @@ import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 from saturnmq.protocol.budget import Budget
@@ -83,6 +85,7 @@ class Stages:
         self._total_bytes = total_bytes
         self._stages: dict[StageKey, StagedPartition] = {}
         self._used = 0  # bytes of files
+        self._numbers = count()
 
     def validate(self) -> None:
         """AssertionError: bytes of stages are counted wrongly."""
@@ -170,7 +173,7 @@ class Stages:
                 "(stageTotalBytes): let fewer tasks run at once, or raise the limit"
             )
         digest = hashlib.sha1("\0".join(map(str, stage.key)).encode()).hexdigest()[:24]
-        path = posixpath.join(self._directory, f"{digest}.{len(stage.files)}")
+        path = posixpath.join(self._directory, f"{digest}.{next(self._numbers)}")
         try:
             self._disk.make_dirs(self._directory, durable=False)
             file = self._disk.create_segment(path, size, durable=False)
