@@ -30,6 +30,7 @@ class FineAlarm:
         self._ring = ring
         self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
         self._fd = -1
+        self._coarse: asyncio.TimerHandle | None = None  # without a file
         if self._libc is not None:
             self._fd = self._libc.timerfd_create(CLOCK_MONOTONIC, FLAGS)
         if self._fd >= 0:
@@ -37,7 +38,8 @@ class FineAlarm:
 
     def set(self, seconds: float) -> None:
         if self._fd < 0 or self._libc is None:
-            self._loop.call_later(max(seconds, COARSE_S), self._ring)  # less would be none
+            seconds = max(seconds, COARSE_S)  # less would be none
+            self._coarse = self._loop.call_later(seconds, self._ring)
             return
         # struct itimerspec: the interval, which is none, and the time, each in s and ns.
         whole, rest = divmod(max(1, int(seconds * 1e9)), 1_000_000_000)
@@ -55,3 +57,5 @@ class FineAlarm:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
+        if self._coarse is not None:
+            self._coarse.cancel()

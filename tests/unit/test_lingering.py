@@ -265,7 +265,10 @@ def test_without_a_descriptor_the_loop_rings(monkeypatch: pytest.MonkeyPatch) ->
     assert len(rings()) == 20
 
 
-def test_a_closed_timer_does_not_ring() -> None:
+@pytest.mark.parametrize("has_file", [True, False])
+def test_a_closed_timer_does_not_ring(has_file: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_file:
+        monkeypatch.setattr("saturnmq.runtime.alarm.ctypes.CDLL", lambda name: NoFiles())
     loop = new_event_loop()
     rang: list[int] = []
     alarm = NativeRuntime(loop).alarm(lambda: rang.append(1))
