@@ -12,16 +12,21 @@ from saturnmq.protocol.properties import decode_properties, encode_properties
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
 
 
+def level_in(text: str) -> int:
+    """The level that a DELAY property has; 0: the message does not wait by it."""
+    try:
+        return max(int(text or "0"), 0)
+    except ValueError:
+        return 0
+
+
 def schedule(topic: str, queue_id: int, encoded: bytes, levels: int) -> tuple[str, int, bytes]:
     """The topic, queue and properties with which a message with a DELAY property is stored first; a
     level above the highest of `levels` counts as the highest."""
     assert levels > 0, f"{levels} delay levels"
     properties = decode_properties(encoded)
-    try:
-        level = min(int(properties.get(names.DELAY, "0")), levels)
-    except ValueError:
-        level = 0
-    if level <= 0:
+    level = min(level_in(properties.get(names.DELAY, "")), levels)
+    if not level:
         return topic, queue_id, encoded
     assert 0 < level <= levels, f"the delay level {level} of {levels}"
     properties[names.DELAY] = str(level)

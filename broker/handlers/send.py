@@ -27,7 +27,7 @@ from saturnmq.broker.commit.inner_batches import (
 )
 from saturnmq.broker.commit.message_types import check_type, check_types
 from saturnmq.broker.context import Context
-from saturnmq.broker.delay.levels import schedule
+from saturnmq.broker.delay.levels import level_in, schedule
 from saturnmq.broker.handlers.send_answers import SendAnswers
 from saturnmq.broker.tables.topics import Topic
 from saturnmq.broker.timer.scheduling import TimerSchedule
@@ -132,20 +132,19 @@ class SendService:
             text_ = without_in_text(without_in_text(text_, "INNER_NUM\x01"), "INNER_BASE\x01")
         elif "INNER_NUM\x01" in text_:
             messages_in(text_, request.body, 0)
-        level, prepared, timed, wait = _asked(text_)
+        delayed, prepared, timed, wait = _asked(text_)
         unique = find_in_text(text_, "UNIQ_KEY\x01")
         if not unique:
             unique = self._unique_ids.next()
             text_ += f"UNIQ_KEY\x01{unique}\x02"
         name = topic.name
         reconsume = header.reconsume_times
-        delayed = bool(level)
         prepared = prepared and not (reconsume and delayed)
         if prepared and timed:
             raise MessageIllegal(
                 "a message of a transaction has no time of its own: leave its TIMER properties out"
             )
-        if inner and (prepared or timed or (delayed and level != "0" and (flags or inner > 1))):
+        if inner and (prepared or timed or (delayed and (flags or inner > 1))):
             raise MessageIllegal(
                 f"topic {name} has batches in its queues ({QUEUE_TYPE}={BATCHED}): send it neither "
                 "messages of transactions nor timed ones, and delayed ones singly"
@@ -351,21 +350,21 @@ def _check_batch(topic: Topic) -> None:
         raise MessageIllegal(f"a batch cannot go to {topic.name}; send its messages singly")
 
 
-_NOTHING = "", False, False, True
+_NOTHING = False, False, False, True
 
 
-def _asked(properties: str) -> tuple[str, bool, bool, bool]:
-    """The delay level, whether it is part of a transaction, whether it has a time of its own, and
-    whether its sender waits for the ack mode. Most messages ask for nothing, which is seen first.
-    """
+def _asked(properties: str) -> tuple[bool, bool, bool, bool]:
+    """Whether it has a delay level, whether it is part of a transaction, whether it has a time of
+    its own, and whether its sender waits for the ack mode. Most messages ask for nothing, which is
+    seen first."""
     if not (
         "DELAY\x01" in properties or "TRAN_MSG\x01" in properties or "TIMER_DE" in properties
     ) and properties.count("WAIT\x01") == properties.count("WAIT\x01true\x02"):
         return _NOTHING
-    level = find_in_text(properties, "DELAY\x01")
+    delayed = level_in(find_in_text(properties, "DELAY\x01")) > 0
     prepared = find_in_text(properties, "TRAN_MSG\x01").lower() == "true"
-    timed = "TIMER_DE" in properties and level in ("", "0")
-    return level, prepared, timed, _waits(properties)
+    timed = "TIMER_DE" in properties and not delayed  # as in RocketMQ
+    return delayed, prepared, timed, _waits(properties)
 
 
 def _waits(properties: str) -> bool:

@@ -246,6 +246,19 @@ def test_a_level_beyond_the_highest_is_the_highest() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("level", ["0", "-1", "-3"])
+def test_a_level_that_is_none_leaves_a_message_its_own_time(level: str) -> None:
+    async def body(world: World) -> None:
+        broker, client = await started(world)
+        began = world.loop.time()
+        reply = await client.send(b"x", DELAY=level, TIMER_DELAY_SEC="5")
+        assert reply.code == 0, reply.remark
+        await comes(world, broker, 0, began + 5)
+        await broker.close()
+
+    run(body)
+
+
 def test_the_progress_of_a_file_is_kept_with_its_generation_and_of_rocketmqs_without() -> None:
     async def body(world: World) -> None:
         broker, _ = await started(world)
