@@ -62,19 +62,34 @@ class Space(NamedTuple):
 @dataclass(slots=True)
 class CleanTicket:
     """Files of one pass; `run` deletes them in any thread. After an OSError it holds those that are
-    left, and `run` may be called again."""
+    left, and `run` may be called again. A file that cannot be deleted holds up no other one; a
+    segment that cannot be renamed holds up the newer ones, and what belongs to them."""
 
     disk: Disk
+    over: list[str] = field(default_factory=list)  # to be deleted: segments of earlier passes
     segments: list[str] = field(default_factory=list)  # to be renamed, oldest first
-    files: list[str] = field(default_factory=list)  # to be deleted: leftovers, queues, index
+    files: list[str] = field(default_factory=list)  # to be deleted then: queues, index
 
     def run(self) -> None:
+        problems = self._delete(self.over)
         while self.segments:  # one after the other: a crash leaves no hole
             self._put_aside(self.segments[0])
             del self.segments[0]
-        while self.files:
-            self.disk.unlink(self.files[0])
-            del self.files[0]
+        problems += self._delete(self.files)
+        if problems:
+            raise problems[0]
+
+    def _delete(self, paths: list[str]) -> list[OSError]:
+        """Delete these files; `paths` holds those that are left then. The errors."""
+        left, problems = [], []
+        for path in paths:
+            try:
+                self.disk.unlink(path)
+            except OSError as error:
+                left.append(path)
+                problems.append(error)
+        paths[:] = left
+        return problems
 
     def _put_aside(self, path: str) -> None:
         aside = deleted_path(path)
@@ -117,17 +132,22 @@ class Cleaner:
 
     def finish_leftovers(self, recorded: int) -> None:
         """Blocking, at start: delete what a pass before left; see `_over`."""
-        for path in self._over(recorded, 0):
-            self._disk.unlink(path)
+        self._ticket.over += self._over(recorded, 0)
+        try:
+            self._ticket.run()
+        except OSError as error:
+            log.error("a deleted segment stays, trying again with the next pass: %s", error)
 
     def _over(self, recorded: int, now_ms: int) -> list[str]:
         """Take out the files whose time has come, of a log that begins at `recorded` or behind it
         according to the checkpoint."""
         newest = max(self._waiting, default="")
+        not_yet = set(map(deleted_path, self._ticket.segments))
         over = [
             path
             for path, due in self._waiting.items()
-            if (now_ms >= due or self.space.short)
+            if path not in not_yet
+            and (now_ms >= due or self.space.short)
             and (path != newest or self._end_of(path) <= recorded)
         ]
         for path in over:
@@ -144,7 +164,8 @@ class Cleaner:
         self._ticket.run()
 
     def look(self) -> Space:
-        """Measure the disk. Segments that wait for deletion count as free already."""
+        """Measure the disk. Segments that wait for deletion count as free already, unless they
+        cannot be deleted."""
         before, self.space = self.space, self._judge()
         if self.space.full and not before.full:
             log.error(
@@ -159,7 +180,8 @@ class Cleaner:
 
     def _judge(self, more: int = 0) -> Space:
         total, free = self._disk.free_space(self._config.root)
-        free += (len(self._waiting) + more) * self._log.segment_bytes
+        waiting = len(self._waiting) - len(self._ticket.segments)  # these could not be renamed
+        free += (waiting + more) * self._log.segment_bytes
         return Space.judge(total, min(free, total), self._config, was_full=self.space.full)
 
     def plan(self, now_ms: int, safe: int, recorded: int) -> CleanTicket | None:
@@ -170,9 +192,9 @@ class Cleaner:
         the segments would end the log at the next start.
         """
         ticket = self._ticket
+        ticket.over += self._over(recorded, now_ms)
         if ticket.segments:
             return ticket
-        ticket.files += self._over(recorded, now_ms)
         by_time = datetime.fromtimestamp(now_ms / 1000).hour in self._config.delete_hours
         if by_time or self.space.short or self.space.above_normal or self.manual:
             self.manual = max(self.manual - 1, 0)
@@ -186,7 +208,7 @@ class Cleaner:
                     self._config.file_reserved_hours,
                 )
             self._warned = useless
-        return ticket if ticket.segments or ticket.files else None
+        return ticket if ticket.over or ticket.segments or ticket.files else None
 
     def _take_segments(self, now_ms: int, safe: int, ticket: CleanTicket) -> None:
         at_once = self.space.short and self._config.clean_forcibly

@@ -6,63 +6,16 @@ import dataclasses
 import errno
 import logging
 import pathlib
-from datetime import datetime
 
 import pytest
+from cleaning_rig import FOUR, HOUR, NOON, World
 from saturnmq.runtime.errors import ConfigError, ServiceNotAvailable, SystemBusy
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.log.cleaner import Space
 from saturnmq.store.message_store import GetStatus, MessageStore, StoreConfig
-from store_rig import CONFIG, SEGMENT, Clock, bodies, dispatch, flush, message, new_disk, open_store
+from store_rig import CONFIG, SEGMENT, bodies, dispatch, flush, message, open_store
 
-HOUR = 3_600_000
-NOON = int(datetime(2026, 5, 5, 12).timestamp() * 1000)
-FOUR = int(datetime(2026, 5, 9, 4, 30).timestamp() * 1000)
 FORCED = dataclasses.replace(CONFIG, clean_forcibly=True)  # RocketMQ's rule
-
-
-class World:
-    """A store with messages in about ten segments, its disk and its clock."""
-
-    def __init__(self, config: StoreConfig = CONFIG, count: int = 300) -> None:
-        self.clock = Clock()
-        self.clock.now = NOON
-        self.disk = new_disk()
-        self.disk.now_ms = self.clock.now_ms
-        self.config = config
-        self.store = self.open()
-        for number in range(count):
-            self.store.put(message(b"%d" % number + bytes(150), key=f"k{number}"))
-        self.save()
-
-    def open(self) -> MessageStore:
-        return open_store(self.disk, self.clock, self.config)
-
-    def save(self) -> None:
-        dispatch(self.store)
-        flush(self.store)
-        self.store.flush_derived()
-        self.store.checkpoint()
-
-    def clean(self) -> bool:
-        self.store.watch_space()
-        ticket = self.store.begin_clean()
-        if ticket is not None:
-            ticket.run()
-        return ticket is not None
-
-    def use(self, percent: int) -> None:
-        """Make the disk as large as what is on it now is `percent` of it."""
-        used = self.disk.total_bytes - self.disk.free_space("/")[1]
-        self.disk.total_bytes = -(-used * 100 // percent)
-
-    @property
-    def segments(self) -> list[str]:
-        return [e.name for e in self.disk.list("/store/commitlog") if not e.is_dir]
-
-    @property
-    def waiting(self) -> list[str]:
-        return [e.name for e in self.disk.list("/store/commitlog/deleted")]
 
 
 def test_nothing_goes_before_its_time_or_at_another_hour() -> None:
@@ -241,6 +194,66 @@ def test_a_pass_that_fails_is_ended_before_newer_segments_go(operation: str, pat
     assert again.amnesia == ""
     assert (again.watermarks.start, again.max_offset("T", 0)) == (starts[0], 600)
     assert len(bodies(again)) == 600 - low
+
+
+def tried(world: World) -> bool:
+    """Whether a pass deleted all that it should."""
+    try:
+        world.clean()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("stuck", ["consumequeue/T/0/" + "0" * 20, "commitlog/deleted/" + "0" * 20])
+def test_a_file_that_can_never_be_deleted_holds_up_no_other(stuck: str) -> None:
+    world = World(dataclasses.replace(CONFIG, delete_batch_max=3), count=600)
+    world.clock.now = FOUR
+    plan = world.disk.plan("unlink", errno.EPERM, f"/store/{stuck}*", times=None)
+    for _ in range(4):
+        tried(world)
+        world.save()
+        world.clock.now += 60_000
+    assert int(world.segments[0]) == world.store.watermarks.start >= 4 * 3 * SEGMENT
+    tried(world)
+    waiting = [name for name in world.waiting if "deleted" not in stuck or name[:20] != "0" * 20]
+    assert len(waiting) == 3, "those of the last pass"
+    world.use(60)
+    world.store.watch_space()
+    assert world.store.space.percent <= 60
+    world.store.close()
+    again = world.open()
+    assert again.max_offset("T", 0) == 600
+    plan.times = 0
+    world.store = again
+    world.clock.now = NOON + 1000 * HOUR
+    world.save()
+    assert tried(world)
+    world.clock.now += 60_000
+    assert tried(world)
+    assert not any(name.startswith("0" * 20) for name in world.waiting)
+
+
+def test_a_segment_that_cannot_be_renamed_holds_up_none_of_earlier_passes() -> None:
+    world = World(dataclasses.replace(CONFIG, delete_batch_max=3), count=600)
+    world.clock.now = FOUR
+    assert tried(world)
+    world.save()
+    world.disk.plan("rename", errno.EPERM, "/store/commitlog/*", times=None)
+    assert not tried(world)
+    world.save()
+    assert len(world.waiting) == 3
+    world.use(60)
+    world.store.watch_space()
+    measured = world.store.space.percent
+    world.clock.now += 60_000
+    assert not tried(world)
+    world.save()
+    assert not tried(world)
+    assert world.waiting == [], "their time is over"
+    assert int(world.segments[0]) == 3 * SEGMENT
+    world.store.watch_space()
+    assert world.store.space.percent <= measured, "what cannot be deleted counts as free"
 
 
 def test_a_log_is_emptied_only_when_a_pass_that_failed_is_ended() -> None:
