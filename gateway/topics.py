@@ -224,9 +224,11 @@ class Directory:
         if reply.code:
             raise error_for(reply.code, reply.remark)
         found = checked.document(bytes(reply.body))
-        retries = checked.integer(found, "retryMaxTimes", 16, least=-1, most=1 << 20)
+        most = checked.INT32_MAX
+        retries = checked.integer(found, "retryMaxTimes", 16, least=-most - 1, most=most)
         is_fifo = found.get("consumeMessageOrderly") is True
-        return GroupFacts(is_fifo, max(retries, 0) + 1, retry_policy_of(found))
+        attempts = min(max(retries, 0) + 1, most)
+        return GroupFacts(is_fifo, attempts, retry_policy_of(found))
 
     async def _anywhere(self, code: RequestCode, ext: dict[str, str]) -> Command:
         """The answer of this broker; at a nameserver, of the first broker that answers."""

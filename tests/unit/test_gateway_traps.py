@@ -294,12 +294,16 @@ def test_a_client_whose_stream_is_lost_goes_on_by_its_heartbeats() -> None:
     run(body)
 
 
-def test_a_push_consumer_of_any_language_is_told_of_a_stated_number_of_deliveries() -> None:
-    """Python goes on with 17 attempts, whatever the group says, if it reads no back-off."""
+@pytest.mark.parametrize(("retries", "attempts"), [(2, 3), (-2, 1), ((1 << 31) - 1, (1 << 31) - 1)])
+def test_a_push_consumer_of_any_language_is_told_of_a_stated_number_of_deliveries(
+    retries: int, attempts: int
+) -> None:
+    """Python goes on with 17 attempts, whatever the group says, if it reads no back-off. With as
+    many as there can be a group retries for ever."""
 
     async def body(world: World) -> None:
         broker, caller = await served(world)
-        await create_group(world, broker, "G", retryMaxTimes=2)
+        await create_group(world, broker, "G", retryMaxTimes=retries)
         await create_topic(world, broker, "%RETRY%G", "NORMAL")
         for language in (v2.Language.PYTHON, v2.Language.NODE_JS, v2.Language.JAVA):
             asked = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER)
@@ -307,9 +311,11 @@ def test_a_push_consumer_of_any_language_is_told_of_a_stated_number_of_deliverie
             asked.subscription.group.name = "G"
             each = Caller(world, caller.gateway, f"client-{language}")
             policy = (await settings_of(world, each, asked)).settings.backoff_policy
-            assert policy.max_attempts == 3
+            assert policy.max_attempts == attempts
             kind = "exponential" if language == v2.Language.NODE_JS else "customized"
             assert policy.WhichOneof("strategy") == f"{kind}_backoff"
+        await caller.send(caller.message(b"a"))
+        assert (await caller.receive(auto_renew=True, poll_ms=5000)).bodies == [b"a"]
 
     run(body)
 
