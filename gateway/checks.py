@@ -11,6 +11,7 @@ from typing import Any
 from saturnmq.gateway.codes import CallRefused, Code
 from saturnmq.protocol import properties as names
 from saturnmq.protocol import topics
+from saturnmq.protocol.pop_headers import EXPRESSION_MAX
 from saturnmq.runtime.errors import InvalidParameter
 
 GROUP_CHARACTERS_MAX = 64  # of a message group
@@ -51,6 +52,15 @@ def group_of(resource: Any) -> str:
         return topics.check_group(name)
     except InvalidParameter as error:
         raise CallRefused(Code.ILLEGAL_CONSUMER_GROUP, str(error)) from None
+
+
+def check_expression(filter_: Any) -> None:
+    """Check the length of a filter. One that is too long is not read: that takes seconds."""
+    if len(filter_.expression) > EXPRESSION_MAX:
+        raise CallRefused(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"the filter has {len(filter_.expression)} characters, the limit is {EXPRESSION_MAX}",
+        )
 
 
 def check_message(message: Any, body_max: int) -> None:

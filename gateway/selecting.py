@@ -7,7 +7,7 @@ from typing import Any
 
 from saturnmq.gateway import v2
 from saturnmq.gateway.calls import MARGIN_S, USUAL_S, GrpcCall
-from saturnmq.gateway.checks import milliseconds
+from saturnmq.gateway.checks import check_expression, milliseconds
 from saturnmq.gateway.clients import Client
 from saturnmq.gateway.codes import CallRefused, Code
 from saturnmq.gateway.settings import POLL_MAX_MS
@@ -28,6 +28,7 @@ def selected_by(topic: str, expression: Any) -> Subscription:
         raise CallRefused(
             Code.ILLEGAL_FILTER_EXPRESSION, f"a filter of type {expression.type} is not known here"
         )
+    check_expression(expression)
     try:
         return Subscription.parse(topic, expression.expression or None, 0, kind)
     except SaturnError as error:

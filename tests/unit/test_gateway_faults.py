@@ -162,6 +162,10 @@ OF_MESSAGES: list[tuple[Fault, int]] = [
     (put("messages.0.topic.name", "MISSING"), Code.TOPIC_NOT_FOUND),
 ]
 
+LONG_FILTER = v2.Subscription(group=resource("G"))
+LONG_FILTER.subscriptions.add(
+    topic=resource("NORMAL"), expression=v2.FilterExpression(type=1, expression="t||" * 30_000)
+)
 OF_SETTINGS: list[tuple[Fault, int]] = [
     *((put("settings.client_type", kind), Code.UNRECOGNIZED_CLIENT_TYPE) for kind in (0, 7, 77)),
     (put("settings.client_type", None), Code.UNRECOGNIZED_CLIENT_TYPE),
@@ -170,6 +174,10 @@ OF_SETTINGS: list[tuple[Fault, int]] = [
     (put("settings.publishing", None), Code.BAD_REQUEST),
     (put("settings.subscription", v2.Subscription(group=resource("G"))), Code.BAD_REQUEST),
     (put("settings.publishing.topics", [resource("a b")]), Code.ILLEGAL_TOPIC),
+    (
+        several(put("settings.client_type", 3), put("settings.subscription", LONG_FILTER)),
+        Code.ILLEGAL_FILTER_EXPRESSION,
+    ),
 ]
 
 INVISIBLE = "invisible_duration"
@@ -197,6 +205,7 @@ FAULTS: dict[str, list[tuple[Fault, int]]] = {
                 {"type": 2, "expression": "a >"},
                 {"type": 2, "expression": "(" * 10_000},
                 {"type": 77, "expression": "*"},
+                {"type": 1, "expression": "t||" * 30_000},
             )
         ),
         *(
