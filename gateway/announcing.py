@@ -74,9 +74,10 @@ class Announcing:
         for topic in islice(sorted(topics), TOPICS_MAX):
             try:
                 facts = await self._directory.topic(topic)
+                has_transactions = Type.TRANSACTION in facts.types
             except SaturnError:
                 continue  # a topic that is gone, or nobody knows now
-            if Type.TRANSACTION not in facts.types:
+            if not has_transactions:
                 continue
             for broker in facts.route.brokers:
                 if broker.master and broker.master != self._node.address:

@@ -18,7 +18,7 @@ from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
 from saturnmq.gateway.routes import types_of, with_master
 from saturnmq.protocol import checked
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.inner_endpoint import InnerEndpoint, Silent
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.remoting import Command
@@ -31,6 +31,7 @@ from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
     GroupNotExist,
+    MalformedFrame,
     NoPermission,
     SaturnError,
     SystemBusy,
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 FRESH_S = 1.0
 KEPT_MOST = 10_000  # facts of one kind
 ASK_S = 2.0
+BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # it may tell later
 DEFINITE = (TopicNotExist, GroupNotExist)  # such an answer is a fact, too
 
 F = TypeVar("F")
@@ -113,7 +115,14 @@ class TopicFacts:
     """A topic: where it is, and for which messages."""
 
     route: TopicRoute
-    types: list[int]
+    known_types: list[int] | None
+
+    @property
+    def types(self) -> list[int]:
+        """The types of its messages. SystemBusy: no node could say."""
+        if self.known_types is None:
+            raise SystemBusy(f"{NOT_MASTER}no node of the topic can be asked now; try again")
+        return self.known_types
 
     def master(self, broker: str) -> str | None:
         """The address of this broker's master."""
@@ -181,34 +190,39 @@ class Directory:
 
     async def _find_topic(self, name: str) -> TopicFacts:
         route = await self._node.find_route(name, ASK_S)
-        return TopicFacts(route, types_of(await self._config(name, route)))
+        return TopicFacts(route, await self._types(name, route))
 
-    async def _config(self, name: str, route: TopicRoute) -> TopicConfig | None:
-        """The settings of a topic, at the first of its brokers that tells them."""
-        ext = {"topic": name}
-        names = [data.broker_name for data in with_master(route)]
-        own = self._node.broker_name
-        for broker in sorted(names, key=lambda each: (each != own, each)):
-            request = Command.request(RequestCode.GET_TOPIC_CONFIG, dict(ext))
+    async def _types(self, name: str, route: TopicRoute) -> list[int] | None:
+        """The types of messages that a topic takes, from the first of its nodes that tells its
+        settings. While none can be asked they stay as they were: a client that is told of others
+        takes its messages for wrong ones. None: nobody knows them."""
+        is_answered = False
+        for address in self._nodes(route):
+            request = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": name})
             try:
-                reply = await self.ask(route, broker, request)
-                return TopicConfig.from_json(checked.document(bytes(reply.body)))
-            except SaturnError:
-                continue
-        return None
+                if address == self._node.address:
+                    reply = await self.inside().ask(request)
+                else:
+                    reply = await self._peers.ask(address, request, ASK_S)
+                if not reply.code:
+                    config = TopicConfig.from_json(checked.document(bytes(reply.body)))
+                    return types_of(config)
+                is_answered |= reply.code not in BUSY
+            except SaturnError as error:
+                is_answered |= isinstance(error, MalformedFrame)
+        if is_answered:
+            return types_of(None)  # an old broker of RocketMQ
+        known = self._topics.known(name)
+        return None if known is None else known.known_types
 
-    async def ask(self, route: TopicRoute, broker: str, request: Command) -> Command:
-        """Ask a broker of a route. SaturnError: it answers so, or cannot be asked."""
-        if broker == self._node.broker_name:
-            reply = await self.inside().ask(request)
-        else:
-            found = route.broker(broker)
-            if found is None or not found.master:
-                raise TopicNotExist(f"broker {broker} has no master now")
-            reply = await self._peers.ask(found.master, request, ASK_S)
-        if reply.code:
-            raise error_for(reply.code, reply.remark)
-        return reply
+    def _nodes(self, route: TopicRoute) -> list[str]:
+        """The nodes that may know a topic: this one, if it is of one of its brokers, masters, and
+        slaves, which have copies of all settings."""
+        named = sorted(route.brokers, key=lambda data: data.broker_name)
+        own = [self._node.address for data in named if data.broker_name == self._node.broker_name]
+        masters = [data.master for data in named if data.master]
+        others = [address for data in named for address in data.addresses.values()]
+        return list(dict.fromkeys([*own, *masters, *others]))
 
     def inside(self) -> InnerEndpoint:
         """The gateway's own connection to its broker."""

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 import asyncio
 
-from gateway_rig import ADDRESS, Caller, Code, at_nameserver, create_group, create_topic
+from gateway_rig import (
+    ADDRESS,
+    Caller,
+    Code,
+    at_nameserver,
+    create_group,
+    create_topic,
+    with_slave,
+)
 from saturnmq.gateway import v2
+from saturnmq.gateway.gateway import Gateway
+from saturnmq.gateway.messages import Type
+from saturnmq.nameserver.gateway_node import NameserverNode
+from saturnmq.nameserver.server import NameServer
 from world_rig import World, run
 
 T = v2.Resource(name="T")
@@ -157,5 +169,55 @@ def test_messages_that_come_for_a_client_that_has_ended_go_to_others_at_once() -
         assert got.bodies == [b"x"]
         assert world.loop.time() - sent < 5
         assert budget.used == used
+
+    run(body)
+
+
+def test_a_topic_takes_the_same_types_while_its_broker_cannot_be_asked() -> None:
+    """Clients take an answer about the type for an error of their own, and do not try again."""
+
+    async def body(world: World) -> None:
+        broker, caller = await at_nameserver(world)
+        await create_topic(world, broker, "F", "FIFO")
+        topic = v2.Resource(name="F")
+        # A client that starts meanwhile, at another gateway, is told to try again.
+        node = caller.gateway._clients._node
+        other = Caller(world, Gateway(caller.gateway._runtime, node, "10.9.9.9:8082"), "other")
+        async with asyncio.timeout(30):
+            while not (await caller.ask("QueryRoute", topic=topic)).message_queues:
+                await asyncio.sleep(0.1)
+        host, _, port = broker.address.rpartition(":")
+        listener = world.network._listeners.pop((host, int(port)))
+        for end in world.network.connections(world.nodes[1].name, world.nodes[0].name):
+            if end.get_extra_info("sockname")[1] == int(port):
+                end.abort()
+        await asyncio.sleep(2)  # facts are kept for a second
+        message = caller.message(topic="F", message_type=Type.FIFO, message_group="g")
+        assert (await caller.send(message)).status.code == Code.PROXY_TIMEOUT
+        found = await caller.ask("QueryRoute", topic=topic)
+        assert {tuple(each.accept_message_types) for each in found.message_queues} == {(Type.FIFO,)}
+        assert (await other.ask("QueryRoute", topic=topic)).status.code == Code.HA_NOT_AVAILABLE
+        world.network._listeners[host, int(port)] = listener
+        await asyncio.sleep(2)
+        assert (await caller.send(message)).status.code == Code.OK
+        assert (await other.send(message)).status.code == Code.OK
+
+    run(body)
+
+
+def test_a_slave_tells_the_types_of_a_topic_whose_master_is_away() -> None:
+    async def body(world: World) -> None:
+        machine = world.node("nameserver")
+        server = NameServer(machine, machine.ip, 9876)
+        await server.start()
+        master, slave, _ = await with_slave(world, server.address, "FIFO", role="ASYNC_MASTER")
+        await master.close()
+        await world.until(lambda: 0 not in server.routes.addresses("broker-a"))
+        gateway = Gateway(machine, NameserverNode(machine, server), f"{machine.ip}:8081")
+        starts = Caller(world, gateway)
+        route = await starts.ask("QueryRoute", topic=v2.Resource(name="T"))
+        assert route.status.code == Code.OK
+        assert list(route.message_queues[0].accept_message_types) == [Type.FIFO]
+        await slave.close()
 
     run(body)
