@@ -156,8 +156,11 @@ class TopicFacts:
 
     def place_of(self, message_group: str) -> tuple[str, int]:
         """The queue of a message group, that of a sharding key (client/producer/placing.py). So a
-        group has one owner in the cluster, whichever broker a client chose for its messages."""
-        queues = self.writable()
+        group has one owner in the cluster, whichever broker a client chose for its messages. With
+        an order configuration that owner is among its queues, also while their broker is away."""
+        named = self.route.ordered.items()
+        ordered = [(broker, queue_id) for broker, count in named for queue_id in range(count)]
+        queues = ordered or self.writable()
         return queues[abs(jhash(message_group)) % len(queues)]
 
 

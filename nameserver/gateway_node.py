@@ -46,4 +46,6 @@ class NameserverNode:
         """Nobody asks a nameserver for its gateway."""
 
     async def find_route(self, topic: str, timeout_s: float) -> TopicRoute:
-        return self._server.routes.route(topic)
+        route = self._server.routes.route(topic)
+        route.order_topic_conf = self._server.order_of(topic)
+        return route

@@ -399,8 +399,12 @@ class NameServer:
     def _route(self, endpoint: Endpoint, command: Command, header: ns.RouteHeader) -> Command:
         if header.watch:
             self._watches.add(endpoint, header.topic)
-        order = self.kv.order_of(header.topic) if self._order_messages else None
+        order = self.order_of(header.topic)
         return command.reply(body=self._answers.route(header.topic, order))
+
+    def order_of(self, topic: str) -> str | None:
+        """The order configuration that the route of a topic has."""
+        return self.kv.order_of(topic) if self._order_messages else None
 
     def _cluster_info(self, endpoint: Endpoint, command: Command, _: NoFieldsHeader) -> Command:
         return self._view(command, self.routes.cluster_info)

@@ -7,17 +7,22 @@ import errno
 import random
 
 import pytest
+from gateway_rig import Caller, Code, create_topic
 from saturnmq.client.admin.admin import Admin
 from saturnmq.client.producer.placing import Placement, queue_of
 from saturnmq.client.producer.producer import Producer
 from saturnmq.client.routes import RouteCache
 from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.gateway.gateway import Gateway
+from saturnmq.gateway.node import GatewayNode
+from saturnmq.nameserver.gateway_node import NameserverNode
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute, order_queues
+from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import MalformedFrame, SaturnError, StoreDamaged
 from saturnmq.store.config_files import ConfigFile
 from world_rig import World, new_disk, run
@@ -178,6 +183,41 @@ def test_a_broker_marks_the_topics_that_a_nameserver_calls_ordered() -> None:
         await asyncio.sleep(70.0)
         assert is_ordered(), "as at a broker of RocketMQ"
         await broker.close()
+
+    run(body)
+
+
+def test_message_groups_go_where_the_configuration_says_at_every_gateway() -> None:
+    async def body(world: World) -> None:
+        server = await nameserver(world)
+        conf = "broker-1:2;broker-0:1"
+        server.kv.put("ORDER_TOPIC_CONFIG", "T", conf)
+        nodes: list[tuple[Runtime, GatewayNode]] = [
+            (world.nodes[0], NameserverNode(world.nodes[0], server))
+        ]
+        for number in range(2):
+            broker = await world.broker(
+                new_disk(number + 1), broker_name=f"broker-{number}", nameservers=(server.address,)
+            )
+            await create_topic(world, broker, "T", "FIFO")
+            nodes.append((broker.context.runtime, broker))
+        await world.until(lambda: len(server.routes.route("T").queues) == 2)
+        placement = Placement(10)
+        placement.take("T", route("broker-0", "broker-1", order=conf), 0)
+        for number, (runtime, node) in enumerate(nodes):
+            caller = Caller(world, Gateway(runtime, node, f"10.9.9.{number}:8081"), f"c{number}")
+            for group in map(str, range(6)):
+                sent = caller.message(group.encode(), message_type=2, message_group=group)
+                assert (await caller.send(sent)).status.code == Code.OK
+        found = set()
+        for broker_name in ("broker-0", "broker-1"):
+            received = await caller.receive(broker=broker_name, poll_ms=5000)
+            for message in received.messages:
+                system = message.system_properties
+                found.add((system.message_group, broker_name, system.queue_id))
+        queues = placement.round("T").queues
+        places = {key: queue_of(key, queues) for key in map(str, range(6))}
+        assert found == {(key, at.broker_name, at.queue_id) for key, at in places.items()}
 
     run(body)
 
