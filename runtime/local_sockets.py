@@ -64,7 +64,7 @@ def dial(host: str, port: int, *, bulk: bool = False) -> socket.socket | None:
 
 
 def _made() -> socket.socket | None:
-    """None: no descriptor is left. Who takes TCP instead is told so."""
+    """None: no descriptor is left. TCP, which is tried then, says so."""
     try:
         return socket.socket(socket.AF_UNIX)
     except OSError:
