@@ -60,7 +60,7 @@ class Stream:
         self._held_unsent = 0  # and of answers
         self._waiting = bytearray()  # what is to be sent
         self._end = b""  # what follows it
-        self._room: asyncio.Future[None] | None = None
+        self._rooms: list[asyncio.Future[None]] = []  # of those who wait until it is sent
         self._answered = False  # the headers of the answer were sent
 
     # requests
@@ -165,8 +165,15 @@ class Stream:
         self._waiting += body
         self._connection.push(self)
         while len(self._waiting) > WAITING_MAX and not self.over:
-            self._room = asyncio.get_running_loop().create_future()
-            await self._room
+            room = asyncio.get_running_loop().create_future()
+            self._rooms.append(room)
+            await room
+
+    def _go_on(self) -> None:
+        rooms, self._rooms = self._rooms, []
+        for room in rooms:
+            if not room.done():
+                room.set_result(None)
 
     def finish(self, head: bytes, trailers: bytes) -> None:
         """The end of an answer that was written in parts; `head` if there was none."""
@@ -202,8 +209,8 @@ class Stream:
     def next_piece(self, most: int) -> bytes:
         piece = bytes(self._waiting[:most])
         del self._waiting[:most]
-        if self._room is not None and not self._room.done() and len(self._waiting) <= WAITING_MAX:
-            self._room.set_result(None)
+        if self._rooms and len(self._waiting) <= WAITING_MAX:
+            self._go_on()
         return piece
 
     def count_unsent(self) -> None:
@@ -225,5 +232,4 @@ class Stream:
         self._body.clear()
         self.count_unsent()
         self.release(self.held)
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        self._go_on()

@@ -424,3 +424,22 @@ def test_a_server_that_leaves_takes_no_more_calls() -> None:
     breaks(wire, call(3, data=None), Why.REFUSED_STREAM, 3)
     stream.answer(HEAD, message(b"done"), DONE)
     assert body(wire.sent()) == message(b"done")
+
+
+def test_all_who_write_to_one_stream_go_on_when_its_client_takes_something() -> None:
+    """A Telemetry stream that ends with an error has a question on its way, maybe."""
+
+    async def go() -> None:
+        wire = Wire()
+        stream = wire.opened()
+        part = bytes(2 * WAITING_MAX)
+        writers = [asyncio.ensure_future(stream.write(HEAD, part)) for _ in range(4)]
+        await asyncio.sleep(0)
+        assert not any(writer.done() for writer in writers)
+        writers.pop().cancel()
+        await asyncio.sleep(0)
+        wire.feed(window(0, 8 * WAITING_MAX) + window(1, 8 * WAITING_MAX))
+        async with asyncio.timeout(5):
+            await asyncio.gather(*writers)
+
+    asyncio.run(go())
