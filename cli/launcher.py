@@ -35,6 +35,7 @@ from typing import Any
 
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
+from saturnmq.cli.node_questions import ask, registered
 from saturnmq.cli.successor import STOP_TIMEOUT_S, start_time
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.runtime.errors import SaturnError, nearest
@@ -47,7 +48,6 @@ KV_CONFIG = "kvConfig.json"
 CLUSTER_NAME = "SaturnCluster"
 KINDS = ("etcd", "nameserver", "master", "slave")  # in the order of their start
 START_TIMEOUT_S = 60.0
-ASK_TIMEOUT_S = 5.0
 ENOUGH_BYTES = 1 << 30  # of a disk that others fill, too: a part in percent says little of it
 # A broker takes four ports: the one Java slaves use (listen - 2), gRPC (listen - 1), listen and HA
 # (listen + 1).
@@ -68,9 +68,9 @@ class Node:
     port: int
     data: str
     pid: int | None = None
-    started: int | None = (
-        None  # start time in clock ticks since boot, from /proc: makes the pid unambiguous
-    )
+    # Start time in clock ticks since boot, from /proc, which makes the pid unambiguous; None, too,
+    # if the process had ended before it could be read.
+    started: int | None = None
     broker_name: str | None = None
     broker_id: int = 0
     grpc_port: int = 0
@@ -87,7 +87,7 @@ class Node:
             raise LauncherError(f"{self.name} does not serve yet") from None
 
     def alive(self) -> bool:
-        return self.pid is not None and start_time(self.pid) == self.started
+        return None not in (self.pid, self.started) and start_time(self.pid) == self.started
 
     def describe(self) -> dict[str, Any]:
         alive, grpc = self.alive(), None
@@ -260,28 +260,26 @@ class LocalCluster:
     def start(self, name: str) -> Node:
         """Start a node that does not run; returns when it serves, registered or not."""
         node = self.node(name)
-        with _locked(self.data):
-            self._spawn(node)
-            self._await_ready(node)
-            self._save()
+        with self._alone():
+            self._start(node)
         return node
 
     def restart(self, name: str) -> Node:
         """Start the node again on the same ports and data; one that runs is stopped in order by its
         successor."""
         node = self.node(name)
-        if node.kind != "etcd" and node.alive():
-            with _locked(self.data):
+        with self._alone():
+            if node.kind != "etcd" and node.alive():
                 self._relieve(node)
-        else:
-            self.start(name)
-        with _locked(self.data):
+            else:
+                self._stop(node)
+                self._start(node)
             # A nameserver comes back empty: until the brokers registered again it knows no route.
             self.await_routes()
         return node
 
     def down(self) -> None:
-        with _locked(self.data):
+        with self._alone():
             self._stop_all()
             self._save()
 
@@ -295,7 +293,7 @@ class LocalCluster:
             while True:
                 try:
                     wanted = {n.registers_as() for n in self.nodes if n.broker_name and n.alive()}
-                    seen = _registered(node.host, node.port)
+                    seen = registered(node.host, node.port)
                     if wanted <= seen:
                         break
                     why = f"{node.name} knows {sorted(seen)} and not yet {sorted(wanted - seen)}"
@@ -313,7 +311,7 @@ class LocalCluster:
             while node.broker_name and node.alive():
                 state: dict[str, Any] = {}
                 with contextlib.suppress(SaturnError, ValueError):
-                    state = _ask(node.host, node.port, RequestCode.REPLICA_STATE)
+                    state = ask(node.host, node.port, RequestCode.REPLICA_STATE)
                 if state.get("role") not in ("unsure", "recovering"):
                     break
                 if time.monotonic() > deadline:
@@ -325,6 +323,22 @@ class LocalCluster:
                 time.sleep(0.05)
 
     # -- processes ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Let this command alone work in the directory, with the processes that another one, for
+        which it may have waited, left there."""
+        with _locked(self.data):
+            kept = {node.name: node for node in self.load(self.data).nodes}
+            for node in self.nodes:
+                last = kept.get(node.name, node)
+                node.pid, node.started = last.pid, last.started
+            yield
+
+    def _start(self, node: Node) -> None:
+        self._spawn(node)
+        self._await_ready(node)
+        self._save()
 
     def _relieve(self, node: Node) -> None:
         """Start its successor, which ends it as soon as it could serve itself."""
@@ -364,10 +378,16 @@ class LocalCluster:
                 close_fds=True,
                 umask=0o077,
             )
+        before = node.pid, node.started
         self._children[child.pid] = child
-        node.pid = child.pid
-        node.started = start_time(child.pid)
-        self._save()
+        node.pid, node.started = child.pid, start_time(child.pid)
+        try:
+            self._save()
+        except BaseException:  # a full disk: no other command would know of the process
+            child.kill()
+            child.wait()
+            node.pid, node.started = before
+            raise
 
     def _arguments(self, node: Node) -> list[str]:
         home = Path(node.data)
@@ -632,24 +652,6 @@ def _write_private(path: Path, text: str) -> None:
 def _toml(options: dict[str, Any]) -> str:
     # JSON strings, numbers and booleans are TOML as they stand.
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
-
-
-def _registered(host: str, port: int) -> set[str]:
-    """The addresses of the brokers that a nameserver lists."""
-    table = _ask(host, port, RequestCode.GET_BROKER_CLUSTER_INFO).get("brokerAddrTable") or {}
-    return {address for data in table.values() for address in data["brokerAddrs"].values()}
-
-
-def _ask(host: str, port: int, code: RequestCode) -> dict[str, Any]:
-    """The document in which a node answers `code`; neither a client nor a loop is needed."""
-    from saturnmq.client.channels import document
-    from saturnmq.protocol.channel import Channel
-    from saturnmq.protocol.remoting import Command
-    from saturnmq.runtime.native import NativeRuntime
-
-    address = f"{host}:{port}"
-    with contextlib.closing(Channel(NativeRuntime(), address, ASK_TIMEOUT_S)) as channel:
-        return document(address, channel.request(Command(code), ASK_TIMEOUT_S))
 
 
 def default_data() -> Path:

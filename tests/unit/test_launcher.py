@@ -1,0 +1,111 @@
+"""The processes of a local cluster stay known to its directory, whatever happens beside a command:
+none runs on that nobody can stop."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from saturnmq.cli import local_etcd
+from saturnmq.cli.free_ports import free_block
+from saturnmq.cli.launcher import STATE_FILE, LocalCluster, Node
+
+HOST = "127.0.0.1"
+ETCD = """#!/bin/sh
+for option in "$@"; do
+  case $option in --listen-client-urls=*) port=${option##*:};; esac
+done
+mkdir -p healthy && echo '{"health":"true"}' > healthy/health
+exec python3 -m http.server --directory healthy --bind 127.0.0.1 "$port"
+"""
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Callable[..., LocalCluster]:
+    def make(name: str = "nameserver-0", kind: str = "nameserver") -> LocalCluster:
+        """A cluster of one node that does not run yet."""
+        node = Node(name, kind, HOST, free_block(HOST, 2), str(tmp_path / name))
+        state: dict[str, Any] = {"settings": {}, "nodes": [vars(node)]}
+        (tmp_path / STATE_FILE).write_text(json.dumps(state))
+        return LocalCluster.load(tmp_path)
+
+    return make
+
+
+def test_a_command_that_waited_for_another_knows_what_that_one_started(
+    made: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    first, second = made(), LocalCluster.load(tmp_path)
+    started = first.start("nameserver-0")
+    second.down()
+    assert not started.alive()
+
+
+def test_of_two_restarts_at_once_the_second_relieves_what_the_first_started(
+    made: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    clusters = [made(), LocalCluster.load(tmp_path)]
+    threads = [
+        threading.Thread(target=cluster.restart, args=["nameserver-0"]) for cluster in clusters
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    try:
+        assert sum(cluster.node("nameserver-0").alive() for cluster in clusters) == 1
+        assert LocalCluster.load(tmp_path).node("nameserver-0").alive()
+    finally:
+        clusters[0].down()
+    assert not any(cluster.node("nameserver-0").alive() for cluster in clusters)
+
+
+def test_an_etcd_that_runs_is_stopped_before_it_starts_again(
+    made: Callable[..., LocalCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bin" / local_etcd.PROGRAM
+    program.parent.mkdir()
+    program.write_text(ETCD)
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.chdir(tmp_path)
+    cluster = made("etcd-0", "etcd")
+    cluster.start("etcd-0")
+    before = Node(**vars(cluster.node("etcd-0")))
+    after = cluster.restart("etcd-0")
+    try:
+        assert not before.alive()
+        assert after.alive()
+    finally:
+        cluster.down()
+
+
+def test_a_node_of_which_nothing_can_be_noted_down_does_not_run_on(
+    made: Callable[..., LocalCluster], tmp_path: Path
+) -> None:
+    cluster = made()
+    blocker = (tmp_path / STATE_FILE).with_suffix(".tmp")
+    blocker.mkdir()  # as a full disk does
+    with pytest.raises(OSError, match="directory"):
+        cluster.start("nameserver-0")
+    assert not cluster.node("nameserver-0").alive()
+    blocker.rmdir()
+    cluster.start("nameserver-0")
+    running = cluster.node("nameserver-0").pid
+    blocker.mkdir()
+    with pytest.raises(OSError, match="directory"):
+        cluster.restart("nameserver-0")
+    blocker.rmdir()
+    node = LocalCluster.load(tmp_path).node("nameserver-0")
+    assert (node.pid, node.alive()) == (running, True)
+    cluster.down()
+    assert not node.alive()
+
+
+def test_a_process_that_ended_before_its_start_time_was_read_is_not_alive(tmp_path: Path) -> None:
+    node = Node("master-0", "master", HOST, 1, str(tmp_path), pid=2**22 + 1, started=None)
+    assert not node.alive()
