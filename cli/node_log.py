@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from saturnmq.cli import bad_access
+from saturnmq.runtime.errors import ConfigError
 
+LEVEL_VARIABLE = "SATURNMQ_LOG"
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 LINES_MAX = 50
 TRACES_MAX = 3
 WINDOW_S = 10.0
@@ -145,8 +148,10 @@ class NodeLog(logging.StreamHandler[TextIO]):
 
 def start(settings: LogSettings) -> None:
     """Log this process from now on; a signal that ends it for a fault of its memory leaves a trace
-    of every thread there, and of SIGBUS the name of the file."""
-    level = os.environ.get("SATURNMQ_LOG", "INFO").upper()
+    of every thread there, and of SIGBUS the name of the file. ConfigError: there is no such level."""
+    level = os.environ.get(LEVEL_VARIABLE, "").strip().upper() or "INFO"
+    if level not in logging.getLevelNamesMapping():
+        raise ConfigError(f"{LEVEL_VARIABLE} is {level!r}; it must be one of {', '.join(LEVELS)}")
     logging.basicConfig(level=level, handlers=[NodeLog(settings)])
     faulthandler.enable(_STREAMS[-1])
     bad_access.name_files(_STREAMS[-1])

@@ -181,3 +181,39 @@ def test_requests_do_not_write_more_log_than_they_are(tmp_path: Path) -> None:
     assert "250 more lines" in text
     assert "authenticated" not in text, "only this machine reaches it"
     assert len(text) < 300 * len(wrong)
+
+
+@pytest.mark.parametrize("level", ["verbose", "10"])
+def test_a_level_that_there_is_not_is_named_before_the_node_starts(
+    tmp_path: Path, level: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "saturnmq", "nameserver", f"--log-file={tmp_path / 'log.txt'}"],
+        env=os.environ | {"SATURNMQ_LOG": level},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith(
+        f"saturnmq: SATURNMQ_LOG is {level.upper()!r}; it must be one of"
+    )
+    assert ended.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("level", ["", " "])
+def test_a_level_that_is_left_blank_is_the_usual_one(tmp_path: Path, level: str) -> None:
+    code = (
+        "import logging; from saturnmq.cli import node_log; "
+        "node_log.start(node_log.LogSettings(None, 1000, 1)); print(logging.getLogger().level)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"SATURNMQ_LOG": level},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.stdout, ended.stderr) == (f"{logging.INFO}\n", "")
