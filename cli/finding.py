@@ -3,6 +3,7 @@ consumption once more."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from typing import Annotated, Any
@@ -173,17 +174,27 @@ def trace(
     status 1 when there is no record.
     """
     from saturnmq.protocol.topics import TRACE_TOPIC
+    from saturnmq.runtime.errors import RouteNotFound, TopicNotExist
 
-    topic = topic or TRACE_TOPIC
-    with admin(nameserver) as client, named(topic, client):
-        records = client.message_trace(message_id, topic)
+    records = []
+    with admin(nameserver) as client:
+        if topic is not None:
+            with named(topic, client):
+                records = client.message_trace(message_id, topic)
+        else:
+            topic = TRACE_TOPIC
+            with contextlib.suppress(RouteNotFound, TopicNotExist):  # the first traces make it
+                records = client.message_trace(message_id)
     if as_json:
         emit({"id": message_id, "records": [_trace_facts(record) for record in records]})
     elif records:
         columns = ["record", "group", "client", "time", "ms", "outcome", "more"]
         table("", columns, [_trace_row(record) for record in records])
     else:
-        fail(f"no record of message {message_id} in topic {topic}")
+        fail(
+            f"no record of message {message_id} in topic {topic}: only clients with traces turned "
+            "on record anything (trace=True, or `saturnmq produce --trace` and `consume --trace`)"
+        )
     if not records:
         raise typer.Exit(1)
 

@@ -148,7 +148,7 @@ class NodeLog(logging.StreamHandler[TextIO]):
 
 def start(settings: LogSettings) -> None:
     """Log this process from now on; a signal that ends it for a fault of its memory leaves a trace
-    of every thread there, and of SIGBUS the name of the file. ConfigError: there is no such level."""
+    of every thread there, and of SIGBUS the name of the file. ConfigError: no such level."""
     level = os.environ.get(LEVEL_VARIABLE, "").strip().upper() or "INFO"
     if level not in logging.getLevelNamesMapping():
         raise ConfigError(f"{LEVEL_VARIABLE} is {level!r}; it must be one of {', '.join(LEVELS)}")

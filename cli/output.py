@@ -21,6 +21,7 @@ FILE_WIDTH = 1_000
 WORD_WIDTH = 15  # of an address; a longer word is broken
 BAR_AFTER_S = 2.0
 MIB = 1 << 20
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if code != ord("\t")}
 
 Nameserver = Annotated[
     str,
@@ -204,7 +205,12 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    return str(value)
+    return "\n".join(map(visible, str(value).split("\n")))
+
+
+def visible(text: str) -> str:
+    """Text of others as a terminal may show it: what would steer the terminal is spelled out."""
+    return text.translate(_CONTROLS)
 
 
 def progress_bar() -> Any:

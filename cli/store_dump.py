@@ -13,6 +13,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from saturnmq.cli.output import visible
 from saturnmq.protocol.fastjson import loads
 from saturnmq.protocol.frame import MAGIC_AT, Frame
 from saturnmq.protocol.kernels import ReceivedMessage, decode_frames
@@ -115,7 +116,7 @@ def _frame(message: ReceivedMessage) -> DumpRecord:
         f"{message.topic}/{message.queue_id}@{message.queue_offset} {len(frame)} B "
         f"{' '.join([*marks, shown])}"
     )
-    return DumpRecord(fields, line)
+    return DumpRecord(fields, visible(line))
 
 
 def _text(data: bytes) -> str | None:

@@ -77,6 +77,8 @@ class MessageFinder:
     async def by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
         """The message that an offset id names, asked of the broker in it."""
         host, port, offset = decode_message_id(offset_message_id)
+        if not 0 < port <= 65535:  # a unique id has as many digits, and names a port by chance
+            raise InvalidParameter(f"{offset_message_id!r} is no offset message id: port {port}")
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
         answer = await self._core.invoke(address, command, self._timeout)

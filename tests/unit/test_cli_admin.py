@@ -427,6 +427,39 @@ def test_a_search_that_makes_no_sense_costs_one_line(run, orders, arguments, wor
     assert word in refusal
 
 
+def test_a_message_does_not_steer_the_terminal_that_shows_it(run, orders, nameserver, tmp_path):
+    with Producer(nameservers=nameserver) as producer:
+        producer.send(
+            Message("orders", b"a\x1b[2Jb\xc2\x9bc\nd", tag="\x1b]0;t\x07", keys=["k\x7f"])
+        )
+    _, shown, _ = run("message", "find", "orders", "--key", "k\x7f")
+    _, dumped, _ = run("store", "dump", str(tmp_path), "--topic", "orders")
+    for text in (shown, dumped):
+        assert not [sign for sign in text if sign != "\n" and not sign.isprintable()]
+        assert "\\x1b]0;t\\x07" in text
+        assert "k\\x7f" in text
+    assert "a\\x1b[2Jb\\x9bc" in shown
+    assert len(dumped.splitlines()) == 7
+
+
+def test_a_unique_id_without_its_topic_is_asked_for_with_it(run):
+    status, shown, refusal = run("message", "find", "--id", "7F00000100012A00" + 15 * "0" + "F")
+    assert (status, shown, refusal.count("\n")) == (1, "", 1)
+    assert "for a unique id give its topic too" in refusal
+    assert "ValueError" not in refusal
+
+
+def test_a_trace_where_nobody_traced_says_how_to_trace(run, orders):
+    status, shown, refusal = run("message", "trace", orders[0].message_id)
+    assert (status, shown, refusal.count("\n")) == (1, "", 1)
+    assert "trace=True" in refusal
+    assert "topic create" not in refusal
+    status, shown, _ = run("message", "trace", orders[0].message_id, "--json")
+    assert (status, json.loads(shown)["records"]) == (1, [])
+    status, _, refusal = run("message", "trace", orders[0].message_id, "--topic", "order")
+    assert (status, "'orders'" in refusal) == (1, True)
+
+
 def test_attributes_of_a_topic_are_given_shown_and_taken_away(run, nameserver):
     created = run("topic", "create", "typed", "--type", "fifo", "--attribute", "reserve.time=5")
     assert created[0] == 0, created
