@@ -34,7 +34,7 @@ def free_block(host: str, width: int) -> int:
     with contextlib.suppress(OSError, ValueError):
         below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     low, high = (10240, below - width) if below > 12000 else (20000, 60000 - width)
-    for _attempt in range(ATTEMPTS):
+    for _attempt in range(ATTEMPTS if low < high else 0):
         first = random.randrange(low, high)
         ports = range(first, first + width)
         free = _chosen.isdisjoint(ports) and all(is_free(host, port) for port in ports)
@@ -50,7 +50,7 @@ def is_free(host: str, port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
+        except (OSError, ValueError):  # ValueError: no host can have that name
             return False
     return True
 

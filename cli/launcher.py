@@ -20,7 +20,6 @@ files made here.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -34,10 +33,12 @@ from pathlib import Path
 from typing import Any
 
 from saturnmq.cli import local_etcd
+from saturnmq.cli.cluster_files import locked, private, toml, write_private
 from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
 from saturnmq.cli.node_questions import ask, registered
 from saturnmq.cli.successor import STOP_TIMEOUT_S, start_time
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.runtime.door import join_address
 from saturnmq.runtime.errors import SaturnError, nearest
 from saturnmq.runtime.loop_watch import long_stops_in
 
@@ -77,7 +78,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        return join_address(self.host, self.port)
 
     def registers_as(self) -> str:
         """The address that a broker which serves gives to nameservers."""
@@ -97,7 +98,7 @@ class Node:
             "name": self.name,
             "kind": self.kind,
             "address": self.address,
-            "ha_address": f"{self.host}:{self.port + 1}" if self.broker_name else None,
+            "ha_address": join_address(self.host, self.port + 1) if self.broker_name else None,
             "grpc": grpc or None,
             "pid": self.pid if alive else None,
             "data": self.data,
@@ -164,7 +165,7 @@ class LocalCluster:
             raise LauncherError(
                 f"cannot keep a cluster in {root}: {problem.strerror}; choose another --data DIR"
             ) from problem
-        with _locked(root):
+        with locked(root):
             known = (root / STATE_FILE).exists()
             if known:
                 cluster = cls.load(root)
@@ -328,7 +329,7 @@ class LocalCluster:
     def _alone(self) -> Iterator[None]:
         """Let this command alone work in the directory, with the processes that another one, for
         which it may have waited, left there."""
-        with _locked(self.data):
+        with locked(self.data):
             kept = {node.name: node for node in self.load(self.data).nodes}
             for node in self.nodes:
                 last = kept.get(node.name, node)
@@ -368,7 +369,7 @@ class LocalCluster:
             if relieves is not None:
                 command += ["--relieves", f"{relieves.pid}:{relieves.started}"]
         command = self.settings.prefixes.get(node.name, []) + command
-        with open(home / LOG_FILE, "ab", opener=_private) as log:
+        with open(home / LOG_FILE, "ab", opener=private) as log:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -404,7 +405,7 @@ class LocalCluster:
                 *log,
             ]
         config = home / "broker.toml"
-        _write_private(config, _toml(self._broker_options(node)))
+        write_private(config, toml(self._broker_options(node)))
         tls = [] if self.settings.tls == "auto" else [f"--tls={self.settings.tls}"]
         return ["broker", "--config", str(config), *tls, "--ready-file", ready, *log]
 
@@ -443,7 +444,7 @@ class LocalCluster:
         from saturnmq.broker.config import BrokerConfig
 
         if node.broker_name and self.settings.broker_options:
-            BrokerConfig.load(_toml(self._broker_options(node)), path=f"{node.name}/broker.toml")
+            BrokerConfig.load(toml(self._broker_options(node)), path=f"{node.name}/broker.toml")
 
     def _await_ready(self, node: Node) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -507,7 +508,7 @@ class LocalCluster:
         }
         target = self.data / STATE_FILE
         fresh = target.with_suffix(".tmp")
-        _write_private(fresh, json.dumps(state, indent=1))
+        write_private(fresh, json.dumps(state, indent=1))
         fresh.replace(target)
 
 
@@ -519,6 +520,10 @@ def _check(settings: Settings) -> None:
         raise LauncherError(
             f"a cluster needs at least 1 nameserver and 1 master, and 0 or more slaves; asked for "
             f"{settings.nameservers}, {settings.masters} and {settings.slaves}"
+        )
+    if not settings.host.strip() or not is_free(settings.host, 0):
+        raise LauncherError(
+            f"no node can listen on {settings.host!r}: --host is an address or name of this machine"
         )
     if settings.etcds < 1:
         raise LauncherError(
@@ -629,29 +634,6 @@ def _tail(node: Node, count: int = 12) -> str:
     except OSError:
         return "(it wrote no log)"
     return "\n".join(f"  {line}" for line in lines[-count:]) or "  (its log is empty)"
-
-
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    """Let one cluster command at a time work in a data directory."""
-    with open(root / ".lock", "w", opener=_private) as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _private(path: str, flags: int) -> int:
-    """Opens a file that only its owner may read: a log may show messages, settings a password."""
-    return os.open(path, flags, 0o600)
-
-
-def _write_private(path: Path, text: str) -> None:
-    with open(path, "w", encoding="utf-8", opener=_private) as file:
-        file.write(text)
-
-
-def _toml(options: dict[str, Any]) -> str:
-    # JSON strings, numbers and booleans are TOML as they stand.
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
 
 
 def default_data() -> Path:

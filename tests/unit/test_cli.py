@@ -17,6 +17,7 @@ from saturnmq.runtime.native import NativeRuntime
 from served_rig import served
 from typer.testing import CliRunner
 
+HOSTS = ("", " ", "no-such-host.invalid", "192.0.2.77", "x" * 70)  # at which none can listen
 runner = CliRunner()
 
 
@@ -235,6 +236,7 @@ def test_importing_the_root_package_is_light():
         (launcher.Settings(flush="often"), "--flush"),
         (launcher.Settings(etcd=["localhost:2379"]), "--election"),
         (launcher.Settings(election=True, etcds=0), "1 member"),
+        *((launcher.Settings(host=host), "--host is an address") for host in HOSTS),
     ],
 )
 def test_cluster_that_cannot_work_is_refused_before_anything_starts(tmp_path, settings, word):

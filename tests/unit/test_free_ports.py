@@ -60,3 +60,8 @@ def test_no_block_is_an_error_that_names_the_width(monkeypatch) -> None:
     monkeypatch.setattr(free_ports, "is_free", lambda host, port: False)
     with pytest.raises(NoFreePortsError, match=f"no {WIDTH} neighbouring free ports"):
         free_block(HOST, WIDTH)
+
+
+def test_a_block_wider_than_all_ports_is_an_error_as_well() -> None:
+    with pytest.raises(NoFreePortsError, match="no 60000 neighbouring free ports"):
+        free_block(HOST, 60_000)

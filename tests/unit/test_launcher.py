@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import free_block
-from saturnmq.cli.launcher import STATE_FILE, LocalCluster, Node
+from saturnmq.cli.launcher import STATE_FILE, LocalCluster, Node, Settings
 
 HOST = "127.0.0.1"
 ETCD = """#!/bin/sh
@@ -62,6 +63,22 @@ def test_of_two_restarts_at_once_the_second_relieves_what_the_first_started(
     finally:
         clusters[0].down()
     assert not any(cluster.node("nameserver-0").alive() for cluster in clusters)
+
+
+def test_a_directory_and_options_may_have_any_name(tmp_path: Path) -> None:
+    settings = Settings(broker_options={"rocketmqHome": '\U0001f600 "\\\n'})
+    cluster = LocalCluster.up(tmp_path / '\U0001f600 "ä', settings)
+    cluster.down()
+    (file,) = cluster.data.rglob("broker.toml")
+    written = tomllib.loads(file.read_text(encoding="utf-8"))
+    assert written["rocketmqHome"] == settings.broker_options["rocketmqHome"]
+    assert written["storePathRootDir"] == str(cluster.data / "master-0" / "store")
+    assert (file.parent / "store" / "lock").is_file()
+
+
+def test_a_node_of_ipv6_has_an_address_that_says_where_its_port_begins(tmp_path: Path) -> None:
+    facts = Node("master-0", "master", "::1", 7, str(tmp_path), broker_name="b").describe()
+    assert (facts["address"], facts["ha_address"]) == ("[::1]:7", "[::1]:8")
 
 
 def test_an_etcd_that_runs_is_stopped_before_it_starts_again(
