@@ -208,9 +208,9 @@ class LocalCluster:
         root = Path(data).absolute()
         try:
             state = json.loads((root / STATE_FILE).read_text())
-            return cls(
-                root, Settings(**state["settings"]), [Node(**node) for node in state["nodes"]]
-            )
+            nodes = [Node(**node) for node in state["nodes"]]
+            _find(nodes, root)
+            return cls(root, Settings(**state["settings"]), nodes)
         except FileNotFoundError:
             raise LauncherError(
                 f"no cluster in {root}: `saturnmq cluster up --data {root}` starts one"
@@ -602,6 +602,14 @@ def _place(root: Path, settings: Settings) -> list[Node]:
     if port > 65536:
         raise LauncherError(f"--base-port {settings.base_port} leaves no room for {width} ports")
     return nodes
+
+
+def _find(nodes: list[Node], root: Path) -> None:
+    """Have nodes use the directory that they are read from, if it was moved or copied."""
+    for node in nodes:
+        before, node.data = Path(node.data).parent, str(root / node.name)
+        if before.resolve() != root.resolve() and (before / STATE_FILE).exists():
+            node.pid = node.started = None  # a copy: the processes are of the original
 
 
 def _check_ports(node: Node) -> None:

@@ -4,9 +4,9 @@ none runs on that nobody can stop."""
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +25,24 @@ exec python3 -m http.server --directory healthy --bind 127.0.0.1 "$port"
 """
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Callable[..., LocalCluster]:
-    def make(name: str = "nameserver-0", kind: str = "nameserver") -> LocalCluster:
-        """A cluster of one node that does not run yet."""
-        node = Node(name, kind, HOST, free_block(HOST, 2), str(tmp_path / name))
-        state: dict[str, Any] = {"settings": {}, "nodes": [vars(node)]}
-        (tmp_path / STATE_FILE).write_text(json.dumps(state))
-        return LocalCluster.load(tmp_path)
-
-    return make
+def made(data: Path, name: str = "nameserver-0", kind: str = "nameserver") -> LocalCluster:
+    """A cluster of one node that does not run yet."""
+    node = Node(name, kind, HOST, free_block(HOST, 2), str(data / name))
+    data.mkdir(exist_ok=True)
+    state: dict[str, Any] = {"settings": {}, "nodes": [vars(node)]}
+    (data / STATE_FILE).write_text(json.dumps(state))
+    return LocalCluster.load(data)
 
 
-def test_a_command_that_waited_for_another_knows_what_that_one_started(
-    made: Callable[..., LocalCluster], tmp_path: Path
-) -> None:
-    first, second = made(), LocalCluster.load(tmp_path)
+def test_a_command_that_waited_for_another_knows_what_that_one_started(tmp_path: Path) -> None:
+    first, second = made(tmp_path), LocalCluster.load(tmp_path)
     started = first.start("nameserver-0")
     second.down()
     assert not started.alive()
 
 
-def test_of_two_restarts_at_once_the_second_relieves_what_the_first_started(
-    made: Callable[..., LocalCluster], tmp_path: Path
-) -> None:
-    clusters = [made(), LocalCluster.load(tmp_path)]
+def test_of_two_restarts_at_once_the_second_relieves_what_the_first_started(tmp_path: Path) -> None:
+    clusters = [made(tmp_path), LocalCluster.load(tmp_path)]
     threads = [
         threading.Thread(target=cluster.restart, args=["nameserver-0"]) for cluster in clusters
     ]
@@ -63,6 +56,35 @@ def test_of_two_restarts_at_once_the_second_relieves_what_the_first_started(
     finally:
         clusters[0].down()
     assert not any(cluster.node("nameserver-0").alive() for cluster in clusters)
+
+
+def test_a_directory_that_was_moved_is_used_where_it_is(tmp_path: Path) -> None:
+    here, there, link = (tmp_path / name for name in ("here", "there", "link"))
+    made(here).start("nameserver-0")
+    here.rename(there)
+    link.symlink_to(there)
+    cluster = LocalCluster.load(link)
+    node = cluster.node("nameserver-0")
+    assert (node.alive(), node.data) == (True, str(link / node.name))
+    cluster.down()
+    assert not node.alive()
+    LocalCluster.load(there).start("nameserver-0")
+    LocalCluster.load(link).down()
+    assert not here.exists()
+
+
+def test_a_copy_of_a_directory_is_a_cluster_of_its_own(tmp_path: Path) -> None:
+    original = made(tmp_path / "original")
+    node = original.start("nameserver-0")
+    shutil.copytree(original.data, tmp_path / "copy")
+    copy = LocalCluster.load(tmp_path / "copy")
+    assert copy.node("nameserver-0").data == str(copy.data / "nameserver-0")
+    copy.down()
+    try:
+        assert node.alive()
+        assert not copy.node("nameserver-0").alive()
+    finally:
+        original.down()
 
 
 def test_a_directory_and_options_may_have_any_name(tmp_path: Path) -> None:
@@ -82,7 +104,7 @@ def test_a_node_of_ipv6_has_an_address_that_says_where_its_port_begins(tmp_path:
 
 
 def test_an_etcd_that_runs_is_stopped_before_it_starts_again(
-    made: Callable[..., LocalCluster], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "bin" / local_etcd.PROGRAM
     program.parent.mkdir()
@@ -90,7 +112,7 @@ def test_an_etcd_that_runs_is_stopped_before_it_starts_again(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     monkeypatch.chdir(tmp_path)
-    cluster = made("etcd-0", "etcd")
+    cluster = made(tmp_path, "etcd-0", "etcd")
     cluster.start("etcd-0")
     before = Node(**vars(cluster.node("etcd-0")))
     after = cluster.restart("etcd-0")
@@ -101,10 +123,8 @@ def test_an_etcd_that_runs_is_stopped_before_it_starts_again(
         cluster.down()
 
 
-def test_a_node_of_which_nothing_can_be_noted_down_does_not_run_on(
-    made: Callable[..., LocalCluster], tmp_path: Path
-) -> None:
-    cluster = made()
+def test_a_node_of_which_nothing_can_be_noted_down_does_not_run_on(tmp_path: Path) -> None:
+    cluster = made(tmp_path)
     blocker = (tmp_path / STATE_FILE).with_suffix(".tmp")
     blocker.mkdir()  # as a full disk does
     with pytest.raises(OSError, match="directory"):
