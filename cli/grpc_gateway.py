@@ -98,6 +98,11 @@ class NodeGateway:
         if port != OFF:
             importlib.import_module("saturnmq.gateway.door")  # before the loop has work
 
+    def check(self) -> None:
+        """ConfigError: it could not serve with the certificate of the operator. Blocking."""
+        if self._port != OFF and self._tls.certificate:
+            self._tls.certificate_of(self._host)
+
     async def start(self) -> None:
         """Serve. A port that is not free is told, and the node serves Remoting alone: two nodes of
         one machine may have the usual port. The ports of Remoting take TLS by then, too."""

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import free_block
-from saturnmq.cli.launcher import STATE_FILE, LocalCluster, Node, Settings
+from saturnmq.cli.launcher import STATE_FILE, LauncherError, LocalCluster, Node, Settings
+from saturnmq.gateway.certificates import self_signed
 
 HOST = "127.0.0.1"
 ETCD = """#!/bin/sh
@@ -141,6 +142,26 @@ def test_a_node_of_which_nothing_can_be_noted_down_does_not_run_on(tmp_path: Pat
     assert (node.pid, node.alive()) == (running, True)
     cluster.down()
     assert not node.alive()
+
+
+def test_a_node_goes_on_when_its_successor_could_not_read_the_certificate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = self_signed(tmp_path / "tls", [HOST])
+    monkeypatch.setenv("SATURNMQ_TLS_CERTIFICATE", str(certificate))
+    monkeypatch.setenv("SATURNMQ_TLS_KEY", str(certificate))
+    cluster = made(tmp_path)
+    before = cluster.start("nameserver-0").pid
+    try:
+        aside = certificate.rename(tmp_path / "aside")
+        with pytest.raises(LauncherError, match=r"(?s)runs as before.*tlsCertPath"):
+            cluster.restart("nameserver-0")
+        node = cluster.node("nameserver-0")
+        assert (node.pid, node.alive()) == (before, True)
+        aside.rename(certificate)
+        assert cluster.restart("nameserver-0").pid != before
+    finally:
+        cluster.down()
 
 
 def test_a_process_that_ended_before_its_start_time_was_read_is_not_alive(tmp_path: Path) -> None:
