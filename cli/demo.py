@@ -61,7 +61,7 @@ def demo(
         print(text, file=sys.stderr, flush=True)
 
     try:
-        departures = list(flights.read(file or flights.fetch(say)))
+        departures = flights.read(file or flights.fetch(say))
     except flights.FlightsUnavailable as problem:
         print(f"saturnmq: {problem}", file=sys.stderr)
         raise typer.Exit(1) from problem

@@ -240,7 +240,7 @@ def _range(seed: int | None, seeds: str | None) -> tuple[int, int | None]:
     if seeds is None:
         return (1, None) if seed is None else (seed, seed)
     first, _, last = seeds.partition("-")
-    if seed is not None or not first.isdigit() or not last.isdigit() or int(first) > int(last):
+    if seed is not None or not first.isdecimal() or not last.isdecimal() or int(first) > int(last):
         fail(f"--seeds wants A-B with A <= B and no --seed beside it, not {seeds!r}")
     return int(first), int(last)
 

@@ -70,7 +70,7 @@ def _range(seeds: str) -> tuple[int, int]:
     first, dash, last = seeds.partition("-")
     if not dash:
         first, last = "1", first
-    if not first.isdigit() or not last.isdigit() or int(first) > int(last):
+    if not first.isdecimal() or not last.isdecimal() or int(first) > int(last):
         fail(f"--seeds wants a number above 0, or A-B with A <= B, not {seeds!r}")
     return int(first), int(last)
 

@@ -28,7 +28,8 @@ CSV_NAME = "flights.csv"
 
 
 class FlightsUnavailable(Exception):
-    """The records could not be fetched; the text says what to do."""
+    """There are no records: they could not be fetched, or a file has none. The text says what to
+    do."""
 
 
 class Departure(NamedTuple):
@@ -102,8 +103,22 @@ def extract(archive: Path, target: Path) -> Path:
     return target
 
 
-def read(path: Path) -> Iterator[Departure]:
+def read(path: Path) -> list[Departure]:
     """The departures of the file, in its order."""
+    try:
+        found = list(_departures(path))
+    except (KeyError, IndexError, ValueError, csv.Error) as problem:
+        what = type(problem).__name__
+        raise FlightsUnavailable(
+            f"{path} is no file of departures ({what}: {problem}): it is to have the columns of "
+            f"{CSV_NAME} of {DISTRIBUTION}; without --flights it is fetched"
+        ) from problem
+    if not found:
+        raise FlightsUnavailable(f"{path} has no departures; without --flights they are fetched")
+    return found
+
+
+def _departures(path: Path) -> Iterator[Departure]:
     with open(path, newline="", encoding="utf-8") as file:
         header = next(csv.reader([file.readline()]))
         column = {name: index for index, name in enumerate(header)}

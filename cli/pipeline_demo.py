@@ -67,7 +67,7 @@ def demo(
         fail("matplotlib is not installed: pip install 'saturnmq[demo]'")
     try:
         source = file or flights.fetch(say)
-        departures = list(flights.read(source))
+        departures = flights.read(source)
     except flights.FlightsUnavailable as problem:
         fail(str(problem))
     home = data or Path(tempfile.mkdtemp(prefix="saturnmq-pipeline-demo-"))

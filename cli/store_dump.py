@@ -155,7 +155,7 @@ def queue_entries(
 def _queues(disk: Disk, root: str, sizes: Sizes) -> Iterator[tuple[str, int, SegmentFiles]]:
     for topic in directories(disk, posixpath.join(root, "consumequeue")):
         found = {posixpath.basename(path): path for path in directories(disk, topic)}
-        for name in sorted(filter(str.isdigit, found), key=int):
+        for name in sorted(filter(str.isdecimal, found), key=int):
             files = SegmentFiles(disk, found[name], sizes.queue_file_bytes)
             yield posixpath.basename(topic), int(name), files
 

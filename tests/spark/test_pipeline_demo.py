@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def departures():
-    return list(flights.read(SLICE))
+    return flights.read(SLICE)
 
 
 @pytest.fixture(scope="module")

@@ -71,6 +71,10 @@ def test_a_wrong_command_line_costs_one_line_and_status_2(arguments, word):
     ("arguments", "word"),
     [
         (["topic", "list", "--nameserver", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["drill", "simulate", "--seeds", "\N{SUPERSCRIPT TWO}"], "A-B"),
+        (["drill", "crash", "--seeds", "1-\N{SUPERSCRIPT TWO}"], "A-B"),
+        (["demo", "--flights", os.devnull], "no file of departures"),
+        (["demo", "--flights", __file__], "no file of departures"),
         (["produce", "no/slash"], "character"),
         (["produce", "orders", "missing.txt"], "missing.txt"),
         (["health", "127.0.0.1:1"], "127.0.0.1:1"),

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from saturnmq.cli import flights
 from saturnmq.cli.tally import Delays, GroupTally, LongestGap, Sends
 
@@ -9,7 +10,7 @@ SLICE = Path(__file__).parents[1] / "data" / "flights-slice.csv"
 
 
 def departures() -> list[flights.Departure]:
-    return list(flights.read(SLICE))
+    return flights.read(SLICE)
 
 
 def test_slice_is_read_whole_and_typed():
@@ -20,6 +21,22 @@ def test_slice_is_read_whole_and_typed():
     assert found[0].tail == "N14228"
     assert any(d.tail is None for d in found)
     assert any(d.delay is None for d in found)
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (slice(0, 1), "has no departures"),
+        (slice(1, 3), "no file of departures .KeyError: 'year'"),
+        (slice(0, 0), "no file of departures"),
+    ],
+    ids=["header only", "no header", "empty"],
+)
+def test_a_file_without_departures_is_named(tmp_path, lines, why):
+    file = tmp_path / "other.csv"
+    file.write_text("".join(SLICE.read_text().splitlines(keepends=True)[lines]))
+    with pytest.raises(flights.FlightsUnavailable, match=why):
+        flights.read(file)
 
 
 def test_complete_delivery_loses_nothing():
