@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import stat
 import sys
 from collections.abc import Awaitable, Callable
@@ -28,6 +27,7 @@ from saturnmq.cli.grpc_gateway import (
 )
 from saturnmq.cli.node_log import LogSettings
 from saturnmq.cli.output import fail
+from saturnmq.cli.processes import ends
 from saturnmq.cli.successor import relieve
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 
@@ -358,7 +358,7 @@ def _serve(
         loop = asyncio.get_running_loop()
         stop = asyncio.Event()
         # Early, so that a signal during start-up also ends in an orderly close.
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in ends():
             loop.add_signal_handler(number, stop.set)
         server = build(runtime)
         gateway = gateway_of(runtime, server)

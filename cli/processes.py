@@ -3,7 +3,7 @@
 An event loop uses one processor. More of them take more brokers, each with a name, ports and a
 store of its own, so clients see a cluster of N masters and spread over them as over any. The
 process of the command starts the others as forks, before it has threads or a loop, and does nothing
-but wait for them: SIGTERM and SIGINT go to all, and when one ends, all end.
+but wait for them: a signal that ends a node goes to all, and when one ends, all end.
 """
 
 from __future__ import annotations
@@ -65,12 +65,19 @@ def log_file_of(path: Path | None, number: int) -> Path | None:
     return path and (path.with_name(f"{path.stem}-{number}{path.suffix}") if number else path)
 
 
+def ends() -> list[signal.Signals]:
+    """The signals that end a node in order; that of a terminal which goes away is ignored under
+    `nohup`."""
+    found = [signal.SIGTERM, signal.SIGINT]
+    return found if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [*found, signal.SIGHUP]
+
+
 def fork_into(count: int) -> int:
     """Become `count` processes: returns in each of them, with its number. The process that calls
     waits for them, and ends with the status of the first that failed."""
     parent = os.getpid()
     children: dict[int, int] = {}
-    signals = (signal.SIGTERM, signal.SIGINT)
+    signals = ends()
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # until all are known
     for number in range(count):
         child = os.fork()

@@ -389,8 +389,9 @@ def run(
         work = asyncio.ensure_future(main(runtime))
 
         def end(number: int) -> None:
+            if not ended_by:  # a shell sends SIGHUP once more: it must not cut the unwinding short
+                work.cancel()
             ended_by.append(number)
-            work.cancel()
 
         for number in handlers:
             asyncio.get_running_loop().add_signal_handler(number, end, number)

@@ -536,6 +536,8 @@ async def main(runtime):
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(60)
     finally:
+        os.kill(os.getpid(), signal.SIGTERM)  # a second one does not cut it short
+        await asyncio.sleep(0.05)
         print("unwound", flush=True)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +40,32 @@ def test_any_port_and_none_stay_so() -> None:
 def test_a_setting_for_one_broker_only_is_refused(settings: dict[str, object], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         settings_of(BrokerConfig(**settings), 2)  # type: ignore[arg-type]  # of two kinds
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_terminal_that_goes_away_ends_brokers_in_order(tmp_path: Path, count: int) -> None:
+    """The kernel says SIGHUP to all, the shell once more, and so may a parent that has ended."""
+    settings = {"PORT": "0", "HA_PORT": "0", "GRPC_PORT": "-1", "ROOT": str(tmp_path / "store")}
+    node = subprocess.Popen(
+        [sys.executable, "-m", "saturnmq", "broker", f"--processes={count}"],
+        env=os.environ | {f"SATURNMQ_{name}": value for name, value in settings.items()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert node.stdout is not None
+        served = [node.stdout.readline() for _ in range(count)]
+        assert [line[:16] for line in served] == ["broker serves on"] * count
+        for _ in range(2):
+            os.killpg(node.pid, signal.SIGHUP)
+        _, told = node.communicate(timeout=30)
+    finally:
+        node.kill()
+    assert (node.returncode, "Traceback" in told) == (0, False)
+    assert len(list(tmp_path.glob("store*/checkpoint"))) == count
+    assert not list(tmp_path.glob("store*/abort")), "each was closed in order"
 
 
 def test_log_files_of_processes() -> None:
