@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from saturnmq.cli import local_etcd
+from saturnmq.cli import local_etcd, node_environment
 from saturnmq.cli.cluster_files import locked, private, toml, write_private
 from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
 from saturnmq.cli.node_questions import ask, registered
@@ -378,6 +378,9 @@ class LocalCluster:
                 start_new_session=True,
                 close_fds=True,
                 umask=0o077,
+                env=node_environment.without(self._broker_options(node))
+                if node.broker_name
+                else None,
             )
         before = node.pid, node.started
         self._children[child.pid] = child

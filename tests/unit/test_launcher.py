@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from saturnmq import Admin
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import free_block
 from saturnmq.cli.launcher import STATE_FILE, LauncherError, LocalCluster, Node, Settings
@@ -97,6 +98,28 @@ def test_a_directory_and_options_may_have_any_name(tmp_path: Path) -> None:
     assert written["rocketmqHome"] == settings.broker_options["rocketmqHome"]
     assert written["storePathRootDir"] == str(cluster.data / "master-0" / "store")
     assert (file.parent / "store" / "lock").is_file()
+
+
+def test_a_shell_that_has_the_settings_of_another_broker_does_not_change_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = {"ROOT": str(tmp_path / "other"), "PORT": "1", "ROLE": "SLAVE", "BROKER_NAME": "b"}
+    another |= {"FLUSH_DISK_TYPE": "ASYNC_FLUSH", "NAMESERVERS": "127.0.0.1:1", "PROCESSES": "2"}
+    another |= {"TRANSACTION_CHECK_MAX": "7", "TIMER_MAX_DELAY_S": "9"}
+    for name, value in another.items():
+        monkeypatch.setenv(f"SATURNMQ_{name}", value)
+    settings = Settings(flush="sync", broker_options={"transactionCheckMax": 5})
+    cluster = LocalCluster.up(tmp_path / "cluster", settings)
+    try:
+        node = cluster.node("master-0")
+        assert node.registers_as() == node.address
+        with Admin(cluster.nameservers) as admin:
+            told = admin.broker_settings(node.address)
+    finally:
+        cluster.down()
+    assert (told["flushDiskType"], told["transactionCheckMax"]) == ("SYNC_FLUSH", "5")
+    assert told["timerMaxDelaySec"] == "9", "the cluster leaves it to the environment"
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_node_of_ipv6_has_an_address_that_says_where_its_port_begins(tmp_path: Path) -> None:

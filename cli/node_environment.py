@@ -1,0 +1,22 @@
+"""The environment of a local cluster's brokers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+
+
+def without(keys: Iterable[str]) -> dict[str, str]:
+    """This process's environment, less the variables of these keys of a broker's configuration:
+    they would go before it, and a shell may have them for another broker."""
+    from saturnmq.broker.config import BrokerConfig
+    from saturnmq.store.config import StoreConfig
+
+    given = frozenset(keys)
+    left_out = {"SATURNMQ_PROCESSES"} | {
+        f"SATURNMQ_{each.name.upper()}"
+        for each in (*fields(BrokerConfig), *fields(StoreConfig))
+        if given & {each.name, each.metadata.get("key")}
+    }
+    return {name: value for name, value in os.environ.items() if name not in left_out}
