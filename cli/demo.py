@@ -70,12 +70,14 @@ def demo(
         nameservers=2, masters=2, slaves=1, replication="sync", broker_options=SMALL_FILES
     )
     say("starting 2 nameservers, 2 masters and 2 slaves with sync replication")
-    cluster = LocalCluster.up(home, settings)
     try:
-        job = Job(cluster, departures, say)
-        _run(job.run)
+        cluster = LocalCluster.up(home, settings)
+        try:
+            job = Job(cluster, departures, say)
+            _run(job.run)
+        finally:
+            cluster.down()
     finally:
-        cluster.down()
         if data is None:
             shutil.rmtree(home, ignore_errors=True)
     report = job.report()

@@ -176,7 +176,7 @@ def trace(
     from saturnmq.protocol.topics import TRACE_TOPIC
     from saturnmq.runtime.errors import RouteNotFound, TopicNotExist
 
-    records = []
+    records: list[Any] = []
     with admin(nameserver) as client:
         if topic is not None:
             with named(topic, client):

@@ -1,10 +1,14 @@
 """The counting of the main job: it must notice what it is there to notice."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
 from saturnmq.cli import flights
+from saturnmq.cli.launcher import LauncherError, LocalCluster
+from saturnmq.cli.main import app
 from saturnmq.cli.tally import Delays, GroupTally, LongestGap, Sends
+from typer.testing import CliRunner
 
 SLICE = Path(__file__).parents[1] / "data" / "flights-slice.csv"
 
@@ -37,6 +41,18 @@ def test_a_file_without_departures_is_named(tmp_path, lines, why):
     file.write_text("".join(SLICE.read_text().splitlines(keepends=True)[lines]))
     with pytest.raises(flights.FlightsUnavailable, match=why):
         flights.read(file)
+
+
+def test_a_demo_whose_cluster_does_not_start_leaves_no_files(tmp_path, monkeypatch):
+    def fails(home, settings):
+        (home / "files").write_text("large")
+        raise LauncherError("no disk")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(LocalCluster, "up", fails)
+    done = CliRunner().invoke(app, ["demo", "--flights", str(SLICE)])
+    assert isinstance(done.exception, LauncherError)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_complete_delivery_loses_nothing():
