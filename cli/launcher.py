@@ -88,7 +88,8 @@ class Node:
             raise LauncherError(f"{self.name} does not serve yet") from None
 
     def alive(self) -> bool:
-        return None not in (self.pid, self.started) and start_time(self.pid) == self.started
+        started = None if self.pid is None else start_time(self.pid)
+        return started is not None and started == self.started
 
     def describe(self) -> dict[str, Any]:
         alive, grpc = self.alive(), None

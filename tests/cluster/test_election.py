@@ -23,7 +23,7 @@ from saturnmq import Admin, Message, Producer, SaturnError
 from saturnmq.broker.replication.election import SETTLE_S
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import free_block
-from saturnmq.cli.launcher import LocalCluster, Node, Settings
+from saturnmq.cli.launcher import STATE_FILE, LocalCluster, Node, Settings
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.drills.failover.processes import SMALL_FILES
 
@@ -206,7 +206,9 @@ def test_an_etcd_of_three_survives_the_loss_of_its_leader(tmp_path: Path) -> Non
         Node(name, "etcd", "127.0.0.1", port + number * local_etcd.PORTS, str(tmp_path / name))
         for number, name in enumerate(names)
     ]
-    cluster = LocalCluster(tmp_path, Settings(election=True, etcds=3), nodes)
+    state = {"settings": {"election": True, "etcds": 3}, "nodes": [vars(node) for node in nodes]}
+    (tmp_path / STATE_FILE).write_text(json.dumps(state))
+    cluster = LocalCluster.load(tmp_path)
 
     def leaders() -> list[str]:
         return [node.name for node in nodes if local_etcd.leads(node.host, node.port)]
