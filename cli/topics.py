@@ -50,7 +50,8 @@ def named(topic: str, client: Any) -> Iterator[None]:
     try:
         yield
     except (RouteNotFound, TopicNotExist) as problem:
-        fail(f"{problem}{nearest(topic, client.list_topics(internal=False))}")
+        known = client.list_topics(internal=False)
+        fail(f"{problem}{'' if topic in known else nearest(topic, known)}")
 
 
 @topic_app.command("create")

@@ -690,6 +690,8 @@ class Admin(Facade[admin.Admin]):
         """Delete the topic, its messages and the offsets of groups in it, everywhere. When this
         returns the topic stays deleted, also after a crash and the promotion of any slave that is
         there. A new topic of that name begins empty, at the offsets where the old one ended.
+
+        RouteNotFound, and nothing deleted, if a broker that has the topic has no master now.
         """
         self._wait(self._target.delete_topic(topic))
 
@@ -713,8 +715,9 @@ class Admin(Facade[admin.Admin]):
         self._wait(self._target.create_group(group, **settings))
 
     def alter_group(self, group: str, **settings: Unpack[GroupChanges]) -> None:
-        """Change these settings of the group on every master that has it; the others stay. The
-        names are those of `create_group`. GroupNotExist: no master has it.
+        """Change these settings of the group on every broker that has it; the others stay. The
+        names are those of `create_group`. GroupNotExist: none has it. RouteNotFound, and nothing
+        changed, if one of them has no master now.
         """
         self._wait(self._target.alter_group(group, **settings))
 
@@ -726,19 +729,20 @@ class Admin(Facade[admin.Admin]):
         self._wait(self._target.set_request_mode(group, topic, mode, share=share))
 
     def delete_group(self, group: str) -> None:
-        """Delete the group on every master, with its offsets and its retry and dead-letter topics.
+        """Delete the group on every broker, with its offsets and its retry and dead-letter topics.
+        RouteNotFound, and nothing deleted, if one that has it has no master now.
 
         A connected member creates the group again with its next heartbeat.
         """
         self._wait(self._target.delete_group(group))
 
     def list_groups(self) -> list[str]:
-        """The names of all subscription groups on the masters."""
+        """The names of all subscription groups on the brokers."""
         return self._wait(self._target.list_groups())
 
     def describe_group(self, group: str) -> list[GroupAtBroker]:
-        """The settings and the members of the group at every master that has it. GroupNotExist: no
-        master has it.
+        """The settings and the members of the group at every broker that has it. GroupNotExist:
+        none has it.
         """
         return self._wait(self._target.describe_group(group))
 

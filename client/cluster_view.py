@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from saturnmq.client.core import ClientCore
@@ -9,6 +10,7 @@ from saturnmq.protocol import checked, topics
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import brokers_in
+from saturnmq.runtime.errors import RouteNotFound
 
 
 class BrokerNode(NamedTuple):
@@ -18,6 +20,47 @@ class BrokerNode(NamedTuple):
     broker_name: str
     broker_id: int
     address: str
+
+
+class BrokerGroups(NamedTuple):
+    """The addresses of nodes, by the name of their broker group."""
+
+    masters: dict[str, str]
+    serving: dict[str, str]
+    """Of each group its master, or a slave while it has none: whom to ask."""
+
+    @property
+    def led_by_none(self) -> dict[str, str]:
+        """A slave of each group that has no master now."""
+        return {name: at for name, at in self.serving.items() if name not in self.masters}
+
+    def to_change(self, names: Iterable[str]) -> dict[str, str]:
+        """The masters of these groups. RouteNotFound, before anything is changed: one has none."""
+        if not self.masters:
+            raise RouteNotFound("no master is registered: start a broker, or promote a slave")
+        found = {}
+        for name in names:
+            if name not in self.masters:
+                raise without_master(name)
+            found[name] = self.masters[name]
+        return found
+
+
+def without_master(name: str) -> RouteNotFound:
+    """The refusal of a change that this broker group would miss."""
+    return RouteNotFound(
+        f"broker {name!r} has no master now: nothing was changed; bring it back, or promote a slave"
+    )
+
+
+def groups_in(nodes: Iterable[BrokerNode]) -> BrokerGroups:
+    """The broker groups of these nodes."""
+    found = BrokerGroups({}, {})
+    for node in sorted(nodes):
+        if node.broker_id == 0:
+            found.masters[node.broker_name] = node.address
+        found.serving.setdefault(node.broker_name, node.address)
+    return found
 
 
 async def nodes_of(core: ClientCore, timeout_s: float | None = None) -> list[BrokerNode]:

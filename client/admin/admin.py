@@ -207,11 +207,11 @@ class Admin(ClusterOperations, MessageOperations):
     async def delete_topic(self, topic: str) -> None:
         """Delete the topic, its messages and the offsets of groups in it, everywhere. When this
         returns the topic stays deleted, also after a crash and the promotion of any slave that is
-        there. A new topic of that name begins empty, at the offsets where the old one ended."""
-        nodes = await self.cluster()
-        masters = [node.address for node in nodes if node.broker_id == 0]
-        slaves = [node.address for node in nodes if node.broker_id != 0]
-        await delete_topic(self.core, self._wire(topic), masters, slaves, self.timeout)
+        there. A new topic of that name begins empty, at the offsets where the old one ended.
+
+        RouteNotFound, and nothing deleted, if a broker that has the topic has no master now.
+        """
+        await delete_topic(self.core, self._wire(topic), await self.cluster(), self.timeout)
 
     async def describe_topic(self, topic: str) -> list[QueueOffsets]:
         """Every queue of the topic with its first and its end offset, asked of the masters."""
@@ -234,12 +234,13 @@ class Admin(ClusterOperations, MessageOperations):
 
         ConfigError: `max_retries` is below 0, or there is no such setting.
         """
-        await self._groups.create(await self._masters(), self._wire(group), settings)
+        await self._groups.create(await self._broker_groups(), self._wire(group), settings)
 
     async def alter_group(self, group: str, **settings: Unpack[GroupChanges]) -> None:
-        """Change these settings of the group on every master that has it; the others stay. The
-        names are those of `create_group`. GroupNotExist: no master has it."""
-        await self._groups.alter(await self._masters(), self._wire(group), settings)
+        """Change these settings of the group on every broker that has it; the others stay. The
+        names are those of `create_group`. GroupNotExist: none has it. RouteNotFound, and nothing
+        changed, if one of them has no master now."""
+        await self._groups.alter(await self._broker_groups(), self._wire(group), settings)
 
     async def set_request_mode(self, group: str, topic: str, mode: Mode, *, share: int = 0) -> None:
         """Have the group pull or pop a topic, as mqadmin's setConsumeMode does; push consumers that
@@ -248,20 +249,21 @@ class Admin(ClusterOperations, MessageOperations):
         await self._groups.set_mode(self._wire(group), self._wire(topic), mode, share)
 
     async def delete_group(self, group: str) -> None:
-        """Delete the group on every master, with its offsets and its retry and dead-letter topics.
+        """Delete the group on every broker, with its offsets and its retry and dead-letter topics.
+        RouteNotFound, and nothing deleted, if one that has it has no master now.
 
         A connected member creates the group again with its next heartbeat.
         """
-        await self._groups.delete(await self._masters(), self._wire(group))
+        await self._groups.delete(await self._broker_groups(), self._wire(group))
 
     async def list_groups(self) -> list[str]:
-        """The names of all subscription groups on the masters."""
-        return self._names(await self._groups.names(await self._masters()))
+        """The names of all subscription groups on the brokers."""
+        return self._names(await self._groups.names(await self._serving()))
 
     async def describe_group(self, group: str) -> list[GroupAtBroker]:
-        """The settings and the members of the group at every master that has it. GroupNotExist: no
-        master has it."""
-        found = await self._groups.describe(await self._masters(), self._wire(group))
+        """The settings and the members of the group at every broker that has it. GroupNotExist:
+        none has it."""
+        found = await self._groups.describe(await self._serving(), self._wire(group))
         return [each._replace(pops=self._popped(each.pops)) for each in found]
 
     def _popped(self, pops: Iterable[PoppedTopic]) -> tuple[PoppedTopic, ...]:
@@ -274,22 +276,22 @@ class Admin(ClusterOperations, MessageOperations):
 
     async def member_queues(self, group: str, client_id: str) -> list[QueueAtMember]:
         """The queues that a connected member of the group works on, as the member reports them."""
-        masters, group = await self._masters(), self._wire(group)
-        return self._plain(await self._groups.at_member(masters, group, client_id))
+        brokers, group = await self._serving(), self._wire(group)
+        return self._plain(await self._groups.at_member(brokers, group, client_id))
 
     async def member_stacks(self, group: str, client_id: str) -> str:
         """The stacks of the threads of a connected member of the group, as the member prints them:
         where it is, and what it waits for."""
-        return await stacks_of(self.core, await self._masters(), self._wire(group), client_id)
+        return await stacks_of(self.core, await self._serving(), self._wire(group), client_id)
 
     async def groups_of_topic(self, topic: str) -> list[str]:
         """The groups that consume the topic, or have offsets of it."""
-        return self._names(await self._groups.of_topic(await self._masters(), self._wire(topic)))
+        return self._names(await self._groups.of_topic(await self._serving(), self._wire(topic)))
 
     async def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """The group's progress on every queue it has consumed, of one topic or of all."""
         wanted = None if topic is None else self._wire(topic)
-        return self._plain(await self._groups.lag(await self._masters(), self._wire(group), wanted))
+        return self._plain(await self._groups.lag(await self._serving(), self._wire(group), wanted))
 
     async def reset_offsets(
         self,
@@ -335,7 +337,7 @@ class Admin(ClusterOperations, MessageOperations):
         tell them. QueryNotFound: the other group has no offset there."""
         source, target = self._wire(source), self._wire(target)
         wanted = None if topic is None else self._wire(topic)
-        found = await self._groups.clone(await self._masters(), source, target, wanted)
+        found = await self._groups.clone(await self._broker_groups(), source, target, wanted)
         return self._plain(found)
 
     async def preview_clone(
@@ -345,7 +347,7 @@ class Admin(ClusterOperations, MessageOperations):
         queue."""
         source, target = self._wire(source), self._wire(target)
         wanted = None if topic is None else self._wire(topic)
-        found = await self._groups.preview_clone(await self._masters(), source, target, wanted)
+        found = await self._groups.preview_clone(await self._serving(), source, target, wanted)
         return self._plain(found)
 
     async def offset_by_time(

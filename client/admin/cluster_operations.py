@@ -124,7 +124,7 @@ class ClusterOperations(Operations):
         and name, as RocketMQ writes them, and `settings` by the address of each broker and
         nameserver. Secrets are hidden."""
         topics, groups = {}, {}
-        for name, address in (await self._masters()).items():
+        for name, address in (await self._serving()).items():
             topics[name], groups[name] = await self._brokers.tables(address)
         settings = dict(await self._nameservers.settings())
         for node in await self.cluster():

@@ -1,7 +1,8 @@
 """Consumer groups for operators: their settings and members, how far they are, and their offsets.
 
-Every master keeps settings and offsets for itself; a slave gets them from its master. Codes 14 29
-30 31 200 201 203 207 208 216 222 307 314 343 352 401 402 of docs/internals/protocol.md 2.3 and 2.5.
+Every master keeps settings and offsets for itself; a slave gets them from its master, and tells
+them while there is none. Codes 14 29 30 31 200 201 203 207 208 216 222 307 314 343 352 401 402 of
+docs/internals/protocol.md 2.3 and 2.5.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from saturnmq.client.admin.group_settings import (
     settings_in,
 )
 from saturnmq.client.admin.member_questions import running_info
-from saturnmq.client.admin.message_finding import serving
+from saturnmq.client.admin.message_finding import masters_of
+from saturnmq.client.cluster_view import BrokerGroups
 from saturnmq.client.consumer.starting import ask_offset
 from saturnmq.client.core import ClientCore
 from saturnmq.client.server_requests import offset_table
@@ -132,7 +134,8 @@ class OffsetReset(NamedTuple):
 
 
 class GroupAdmin:
-    """Asks the masters of a cluster, whose names and addresses the caller gives."""
+    """Asks the brokers of a cluster, whose names and addresses the caller gives: masters are told
+    of changes, and a slave is asked where there is no master now."""
 
     def __init__(self, core: ClientCore, timeout: float) -> None:
         self._core = core
@@ -140,23 +143,25 @@ class GroupAdmin:
 
     # -- groups --------------------------------------------------------------------------------
 
-    async def create(self, masters: dict[str, str], group: str, changes: GroupChanges) -> None:
+    async def create(self, brokers: BrokerGroups, group: str, changes: GroupChanges) -> None:
         """Create the group on every master; where it is there already, change it."""
         check_group(group)
         check_changes(changes)
-        for address in masters.values():
+        for address in brokers.to_change(brokers.masters).values():
             found = await self._found(address, group)
             await self._set(address, group, found or {}, changes)
 
-    async def alter(self, masters: dict[str, str], group: str, changes: GroupChanges) -> None:
-        """Change the group at every master that has it. GroupNotExist: none has it."""
+    async def alter(self, brokers: BrokerGroups, group: str, changes: GroupChanges) -> None:
+        """Change the group at every broker that has it. GroupNotExist: none has it."""
         check_changes(changes)
-        everywhere = {address: await self._found(address, group) for address in masters.values()}
-        found = {address: known for address, known in everywhere.items() if known is not None}
+        asked = brokers.serving.items()
+        everywhere = {name: await self._found(address, group) for name, address in asked}
+        found = {name: known for name, known in everywhere.items() if known is not None}
         if not found:
-            raise GroupNotExist(f"no master knows a group {group!r}")
-        for address, settings in found.items():
-            await self._set(address, group, settings, changes)
+            raise GroupNotExist(f"no broker knows a group {group!r}")
+        masters = brokers.to_change(found)
+        for name, settings in found.items():
+            await self._set(masters[name], group, settings, changes)
 
     async def _set(
         self, address: str, group: str, found: Mapping[str, Any], changes: GroupChanges
@@ -172,36 +177,41 @@ class GroupAdmin:
         except GroupNotExist:
             return None
 
-    async def delete(self, masters: dict[str, str], group: str) -> None:
+    async def delete(self, brokers: BrokerGroups, group: str) -> None:
         """Delete the group with its offsets, its retry topic and its dead-letter topic."""
         check_group(group)
         ext = {"groupName": group, "cleanOffset": "true"}
-        for address in masters.values():
+        missed = [
+            name
+            for name, address in brokers.led_by_none.items()
+            if await self._found(address, group) is not None
+        ]
+        for address in brokers.to_change([*missed, *brokers.masters]).values():
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, dict(ext))
         for topic in (retry_topic(group), dlq_topic(group)):
             for address in self._core.nameservers:
                 await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
 
-    async def names(self, masters: dict[str, str]) -> list[str]:
+    async def names(self, brokers: dict[str, str]) -> list[str]:
         """The names of all groups."""
         found: set[str] = set()
-        for address in masters.values():
+        for address in brokers.values():
             answer = await self._ask(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
             table = checked.table(checked.document(answer.body), "subscriptionGroupTable")
             found.update(checked.as_text(name, "a group") for name in table)
         return sorted(found)
 
-    async def describe(self, masters: dict[str, str], group: str) -> list[GroupAtBroker]:
-        """The group at every master that has it. GroupNotExist: no master has it."""
+    async def describe(self, brokers: dict[str, str], group: str) -> list[GroupAtBroker]:
+        """The group at every broker that has it. GroupNotExist: none has it."""
         found = []
-        for name, address in masters.items():
+        for name, address in brokers.items():
             known = await self._found(address, group)
             if known is not None:
                 members = await self._members(address, group)
                 pops = await self._pops(address, group)
                 found.append(GroupAtBroker(name, settings_in(known), members, pops))
         if not found:
-            raise GroupNotExist(f"no master knows a group {group!r}")
+            raise GroupNotExist(f"no broker knows a group {group!r}")
         return found
 
     async def _members(self, address: str, group: str) -> tuple[GroupMember, ...]:
@@ -246,15 +256,15 @@ class GroupAdmin:
         body = fastjson.dumps(
             {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share}
         )
-        for address in await serving(self._core, topic):
+        for address in await masters_of(self._core, topic):
             await self._ask(address, RequestCode.SET_MESSAGE_REQUEST_MODE, {}, body)
 
     async def at_member(
-        self, masters: dict[str, str], group: str, client_id: str
+        self, brokers: dict[str, str], group: str, client_id: str
     ) -> list[QueueAtMember]:
         """The queues that a member works on, asked through the first broker that it is connected
         to."""
-        info = await running_info(self._core, masters, group, client_id, self._timeout)
+        info = await running_info(self._core, brokers, group, client_id, self._timeout)
         return sorted(
             QueueAtMember(
                 checked.as_queue(key),
@@ -266,18 +276,18 @@ class GroupAdmin:
             for item in (checked.as_table(value, "what is known of a queue"),)
         )
 
-    async def of_topic(self, masters: dict[str, str], topic: str) -> list[str]:
+    async def of_topic(self, brokers: dict[str, str], topic: str) -> list[str]:
         """The groups that consume the topic or have offsets of it."""
         code = RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
-        return await self._names_at(masters, code, {"topic": topic}, "groupList")
+        return await self._names_at(brokers, code, {"topic": topic}, "groupList")
 
     # -- offsets -------------------------------------------------------------------------------
 
-    async def lag(self, masters: dict[str, str], group: str, topic: str | None) -> list[QueueLag]:
+    async def lag(self, brokers: dict[str, str], group: str, topic: str | None) -> list[QueueLag]:
         """The group's progress on every queue it has consumed, of one topic or of all."""
         rows: dict[MessageQueue, QueueLag] = {}
         ext = {"consumerGroup": group} | ({} if topic is None else {"topic": topic})
-        for address in masters.values():
+        for address in brokers.values():
             answer = await self._ask(address, RequestCode.GET_CONSUME_STATS, dict(ext))
             table = checked.table(checked.document(answer.body), "offsetTable")
             for key, value in table.items():
@@ -310,7 +320,7 @@ class GroupAdmin:
             "offset": str(-1 if offset is None else offset),
         }
         if queue is None:
-            addresses = await serving(self._core, topic)
+            addresses = await masters_of(self._core, topic)
         else:
             addresses = [self._core.master_address(queue.broker_name)]
         found: dict[MessageQueue, int] = {}
@@ -348,7 +358,7 @@ class GroupAdmin:
         return rows
 
     async def clone(
-        self, masters: dict[str, str], source: str, target: str, topic: str | None
+        self, brokers: BrokerGroups, source: str, target: str, topic: str | None
     ) -> dict[MessageQueue, int]:
         """Give a group the offsets of another one; returns those that the brokers tell."""
         check_group(target)
@@ -357,7 +367,12 @@ class GroupAdmin:
         found: dict[MessageQueue, int] = {}
         missing: QueryNotFound | None = None
         told = False
-        for address in masters.values():
+        missed = [
+            name
+            for name, address in brokers.led_by_none.items()
+            if await self._topics_of({name: address}, source)
+        ]
+        for address in brokers.to_change([*missed, *brokers.masters]).values():
             try:
                 answer = await self._ask(address, RequestCode.CLONE_GROUP_OFFSET, dict(ext))
             except QueryNotFound as error:
@@ -371,10 +386,10 @@ class GroupAdmin:
         return found
 
     async def preview_clone(
-        self, masters: dict[str, str], source: str, target: str, topic: str | None
+        self, brokers: dict[str, str], source: str, target: str, topic: str | None
     ) -> list[OffsetReset]:
         """The changes that `clone` with the same arguments would make now, queue by queue."""
-        topics = await self._topics_of(masters, source) if topic is None else [topic]
+        topics = await self._topics_of(brokers, source) if topic is None else [topic]
         rows = []
         for each in topics:
             for queue in await self._queues(each, None, None):
@@ -385,18 +400,18 @@ class GroupAdmin:
                 rows.append(OffsetReset(queue, await self._committed(target, queue), first, offset))
         return rows
 
-    async def _topics_of(self, masters: dict[str, str], group: str) -> list[str]:
+    async def _topics_of(self, brokers: dict[str, str], group: str) -> list[str]:
         """The topics that a group reads or has offsets in, without its own for retries."""
         code = RequestCode.QUERY_TOPICS_BY_CONSUMER
-        found = await self._names_at(masters, code, {"group": group}, "topicList")
+        found = await self._names_at(brokers, code, {"group": group}, "topicList")
         return [name for name in found if not name.startswith(RETRY_PREFIX)]
 
     async def _names_at(
-        self, masters: dict[str, str], code: int, ext: dict[str, str], key: str
+        self, brokers: dict[str, str], code: int, ext: dict[str, str], key: str
     ) -> list[str]:
-        """The names that the masters list under `key` of their answers' bodies."""
+        """The names that the brokers list under `key` of their answers' bodies."""
         found: set[str] = set()
-        for address in masters.values():
+        for address in brokers.values():
             answer = await self._ask(address, code, dict(ext))
             listed = checked.items(checked.document(answer.body), key)
             found.update(checked.as_text(name, f"a name in {key}") for name in listed)

@@ -40,7 +40,7 @@ class DirectConsumption(NamedTuple):
 
 async def running_info(
     core: ClientCore,
-    masters: Mapping[str, str],
+    brokers: Mapping[str, str],
     group: str,
     client_id: str,
     timeout: float,
@@ -50,8 +50,8 @@ async def running_info(
     """The ConsumerRunningInfo of a member, asked through the first of these brokers that it is
     connected to."""
     ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": str(stacks).lower()}
-    problem: SaturnError = ConsumerNotOnline(f"no master knows a consumer {client_id!r}")
-    for address in masters.values():
+    problem: SaturnError = ConsumerNotOnline(f"no broker knows a consumer {client_id!r}")
+    for address in brokers.values():
         command = Command.request(RequestCode.GET_CONSUMER_RUNNING_INFO, dict(ext))
         try:
             answer = await core.invoke(address, command, timeout)
@@ -63,10 +63,10 @@ async def running_info(
 
 
 async def stacks_of(
-    core: ClientCore, masters: Mapping[str, str], group: str, client_id: str
+    core: ClientCore, brokers: Mapping[str, str], group: str, client_id: str
 ) -> str:
     """The stacks of the threads of a member, as it prints them. QueryNotFound: it tells none."""
-    info = await running_info(core, masters, group, client_id, ANSWER_S, stacks=True)
+    info = await running_info(core, brokers, group, client_id, ANSWER_S, stacks=True)
     text = checked.text(info, "jstack", "")
     if not text:
         raise QueryNotFound(f"{client_id} of group {group} answers, but tells no stacks")

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from saturnmq.client.cluster_view import without_master
 from saturnmq.client.consumer.pulling import Pulled, Puller
 from saturnmq.client.consumer.starting import ask_offset
 from saturnmq.client.core import ClientCore
@@ -63,6 +64,18 @@ async def serving(core: ClientCore, topic: str) -> list[str]:
     names = sorted({data.broker_name for data in route.queues})
     addresses = [core.broker_address(name, master=False) for name in names]
     return [address for address in addresses if address is not None]
+
+
+async def masters_of(core: ClientCore, topic: str) -> list[str]:
+    """The address of the master of each broker of the topic. RouteNotFound: one has none now."""
+    route = await core.route(topic, refresh=True)
+    found = []
+    for name in sorted({data.broker_name for data in route.queues}):
+        address = core.broker_address(name)
+        if address is None:
+            raise without_master(name)
+        found.append(address)
+    return found
 
 
 class MessageFinder:

@@ -13,7 +13,7 @@ from saturnmq.client.admin.broker_admin import BrokerAdmin
 from saturnmq.client.admin.group_admin import GroupAdmin
 from saturnmq.client.admin.message_finding import MessageFinder
 from saturnmq.client.admin.nameserver_admin import NameserverAdmin
-from saturnmq.client.cluster_view import nodes_of
+from saturnmq.client.cluster_view import BrokerGroups, groups_in, nodes_of
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import Namespace
@@ -34,10 +34,16 @@ class Operations:
         self._brokers = BrokerAdmin(core, timeout)
         self._nameservers = NameserverAdmin(core, timeout)
 
+    async def _broker_groups(self) -> BrokerGroups:
+        return groups_in(await nodes_of(self.core, self.timeout))
+
     async def _masters(self) -> dict[str, str]:
         """The address of every master, by the name of its broker group."""
-        nodes = await nodes_of(self.core, self.timeout)
-        return {node.broker_name: node.address for node in nodes if node.broker_id == 0}
+        return (await self._broker_groups()).masters
+
+    async def _serving(self) -> dict[str, str]:
+        """The address of every master, or of a slave where there is none now."""
+        return (await self._broker_groups()).serving
 
     def _names(self, names: list[str]) -> list[str]:
         """Those names of topics or groups that are in the namespace, plain."""

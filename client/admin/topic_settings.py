@@ -8,13 +8,14 @@ after the number rises again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from saturnmq.client.admin.nameserver_admin import NameserverAdmin
+from saturnmq.client.cluster_view import BrokerNode, groups_in, without_master
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
-from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode
+from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.message_types import MESSAGE_TYPE, MESSAGE_TYPES
 from saturnmq.protocol.remoting import Command
@@ -86,18 +87,32 @@ async def ask_queue_offsets(
 
 
 async def delete_topic(
-    core: ClientCore, topic: str, masters: list[str], slaves: list[str], timeout: float
+    core: ClientCore, topic: str, nodes: Sequence[BrokerNode], timeout: float
 ) -> None:
-    """Delete the topic on these masters, at the nameservers, and on these slaves, which copy what
-    their masters have deleted by then."""
+    """Delete the topic on the masters among these nodes, at the nameservers, and on the slaves,
+    which copy what their masters have deleted by then."""
+    brokers = groups_in(nodes)
+    missed = [
+        name
+        for name, address in brokers.led_by_none.items()
+        if await _has_topic(core, address, topic, timeout)
+    ]
+    masters = brokers.to_change([*missed, *brokers.masters])
+    slaves = [node.address for node in nodes if node.broker_id and node.broker_name in masters]
     steps = (
-        (masters, RequestCode.DELETE_TOPIC_IN_BROKER),
+        (masters.values(), RequestCode.DELETE_TOPIC_IN_BROKER),
         (core.nameservers, RequestCode.DELETE_TOPIC_IN_NAMESRV),
         (slaves, RequestCode.DELETE_TOPIC_IN_BROKER),
     )
     for addresses, code in steps:
         for address in addresses:
             await core.invoke(address, Command.request(code, {"topic": topic}), timeout)
+
+
+async def _has_topic(core: ClientCore, address: str, topic: str, timeout: float) -> bool:
+    command = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+    ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+    return (await core.invoke(address, command, timeout, ok)).code == ResponseCode.SUCCESS
 
 
 class Undrained(NamedTuple):
@@ -175,6 +190,9 @@ class TopicSettings:
         queues.check()
         changes = _changes(attributes)
         found = await self.found(topic)
+        for name, (address, _) in found.items():
+            if address != self._core.broker_address(name):
+                raise without_master(name)
         for address, config in found.values():
             config.read_queues = queues.read or config.read_queues
             config.write_queues = queues.write or config.write_queues
@@ -183,16 +201,14 @@ class TopicSettings:
         await self._until_routed(topic, set(found), queues)
 
     async def found(self, topic: str) -> dict[str, tuple[str, TopicConfig]]:
-        """The address of the master and its settings of `topic`, by broker name. RouteNotFound if a
-        broker of the topic has no master now."""
+        """The address of the master, or of a slave where there is none now, and its settings of
+        `topic`, by broker name."""
         route = await self._core.route(topic, refresh=True)
         found = {}
-        for name, address in sorted((data.broker_name, data.master) for data in route.brokers):
+        for name in sorted(data.broker_name for data in route.brokers):
+            address = self._core.broker_address(name, master=False)
             if address is None:
-                raise RouteNotFound(
-                    f"broker {name!r} of topic {topic!r} has no master now: nothing was changed; "
-                    "bring it back, or promote a slave"
-                )
+                raise RouteNotFound(f"broker {name!r} of topic {topic!r} has no node now")
             command = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
             answer = await self._core.invoke(address, command, self._timeout_s)
             document = checked.document(answer.body)
