@@ -1,7 +1,7 @@
 """Consumer groups for operators: their settings and members, how far they are, and their offsets.
 
 Every master keeps settings and offsets for itself; a slave gets them from its master, and tells
-them while there is none. Codes 14 29 30 31 200 201 203 207 208 216 222 307 314 343 352 401 402 of
+them while there is none. Codes 14 29 30 31 200 201 203 207 208 222 307 314 343 352 401 402 of
 docs/internals/protocol.md 2.3 and 2.5.
 """
 
@@ -19,6 +19,7 @@ from saturnmq.client.admin.group_settings import (
 )
 from saturnmq.client.admin.member_questions import running_info
 from saturnmq.client.admin.message_finding import masters_of
+from saturnmq.client.admin.nameserver_admin import NameserverAdmin
 from saturnmq.client.cluster_view import BrokerGroups
 from saturnmq.client.consumer.starting import ask_offset
 from saturnmq.client.core import ClientCore
@@ -188,9 +189,9 @@ class GroupAdmin:
         ]
         for address in brokers.to_change([*missed, *brokers.masters]).values():
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, dict(ext))
+        nameservers = NameserverAdmin(self._core, self._timeout)
         for topic in (retry_topic(group), dlq_topic(group)):
-            for address in self._core.nameservers:
-                await self._ask(address, RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+            await nameservers.forget_topic(topic)
 
     async def names(self, brokers: dict[str, str]) -> list[str]:
         """The names of all groups."""

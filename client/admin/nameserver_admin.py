@@ -1,11 +1,12 @@
 """Nameservers for operators: their settings while they run, and their key-value configuration.
 
-Codes 100 102 219 318 319 of docs/internals/protocol.md 3. Nameservers know nothing of each other,
-so a change goes to each of them.
+Codes 100 102 216 219 318 319 of docs/internals/protocol.md 3. Nameservers know nothing of each
+other, so a change goes to each of them, at once: one that is away delays no other.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 
 from saturnmq.client.admin.broker_admin import read_settings, settings_body
@@ -13,7 +14,7 @@ from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.errors import SaturnError
+from saturnmq.protocol.route import ORDER_TOPIC_CONFIG
 
 KV_ANSWERS = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
 
@@ -27,16 +28,12 @@ class NameserverAdmin:
 
     async def settings(self) -> dict[str, dict[str, str]]:
         """The settings of each nameserver, by its address."""
-        found = {}
-        for address in self._core.nameservers:
-            command = Command.request(RequestCode.GET_NAMESRV_CONFIG)
-            answer = await self._core.invoke(address, command, self._timeout)
-            found[address] = read_settings(answer, address)
-        return found
+        answers = await self._ask_all(RequestCode.GET_NAMESRV_CONFIG, {})
+        return {address: read_settings(answer, address) for address, answer in answers.items()}
 
     async def change(self, settings: Mapping[str, str]) -> None:
         """Change settings of all nameservers."""
-        await self._tell_all(RequestCode.UPDATE_NAMESRV_CONFIG, {}, settings_body(settings))
+        await self._ask_all(RequestCode.UPDATE_NAMESRV_CONFIG, {}, settings_body(settings))
 
     async def kv(self, namespace: str) -> dict[str, str]:
         """The entries of a namespace, as the nameserver in use has them; empty if there are
@@ -47,23 +44,35 @@ class NameserverAdmin:
     async def put_kv(self, namespace: str, key: str, value: str) -> None:
         """Write an entry at all nameservers."""
         ext = {"namespace": namespace, "key": key, "value": value}
-        await self._tell_all(RequestCode.PUT_KV_CONFIG, ext)
+        await self._ask_all(RequestCode.PUT_KV_CONFIG, ext)
 
     async def delete_kv(self, namespace: str, key: str) -> None:
         """Delete an entry at all nameservers."""
-        await self._tell_all(RequestCode.DELETE_KV_CONFIG, {"namespace": namespace, "key": key})
+        await self._ask_all(RequestCode.DELETE_KV_CONFIG, {"namespace": namespace, "key": key})
 
-    async def _tell_all(self, code: int, ext: Mapping[str, str], body: bytes = b"") -> None:
-        """Tell each nameserver; the first error is raised when all were told."""
-        failed: SaturnError | None = None
-        for address in self._core.nameservers:
-            command = Command.request(code, dict(ext), body)
-            try:
-                await self._core.invoke(address, command, self._timeout)
-            except SaturnError as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
+    async def forget_topic(self, topic: str) -> None:
+        """Delete the routes of a topic at all nameservers, and its order configuration: a new topic
+        of that name would have it."""
+        await self.delete_kv(ORDER_TOPIC_CONFIG, topic)
+        await self._ask_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+
+    async def _ask_all(
+        self, code: int, ext: Mapping[str, str], body: bytes = b""
+    ) -> dict[str, Command]:
+        """The answer of each nameserver, by its address; the first error is raised when all were
+        asked."""
+        addresses = self._core.nameservers
+        asked = [
+            self._core.invoke(address, Command.request(code, dict(ext), body), self._timeout)
+            for address in addresses
+        ]
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = {}
+        for address, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, BaseException):
+                raise answer
+            found[address] = answer
+        return found
 
 
 def _entries(answer: Command) -> dict[str, str]:

@@ -89,8 +89,8 @@ async def ask_queue_offsets(
 async def delete_topic(
     core: ClientCore, topic: str, nodes: Sequence[BrokerNode], timeout: float
 ) -> None:
-    """Delete the topic on the masters among these nodes, at the nameservers, and on the slaves,
-    which copy what their masters have deleted by then."""
+    """Delete the topic on the masters among these nodes, on the slaves, which copy what their
+    masters have deleted by then, and at the nameservers."""
     brokers = groups_in(nodes)
     missed = [
         name
@@ -99,14 +99,10 @@ async def delete_topic(
     ]
     masters = brokers.to_change([*missed, *brokers.masters])
     slaves = [node.address for node in nodes if node.broker_id and node.broker_name in masters]
-    steps = (
-        (masters.values(), RequestCode.DELETE_TOPIC_IN_BROKER),
-        (core.nameservers, RequestCode.DELETE_TOPIC_IN_NAMESRV),
-        (slaves, RequestCode.DELETE_TOPIC_IN_BROKER),
-    )
-    for addresses, code in steps:
-        for address in addresses:
-            await core.invoke(address, Command.request(code, {"topic": topic}), timeout)
+    for address in (*masters.values(), *slaves):
+        command = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
+        await core.invoke(address, command, timeout)
+    await NameserverAdmin(core, timeout).forget_topic(topic)
 
 
 async def _has_topic(core: ClientCore, address: str, topic: str, timeout: float) -> bool:

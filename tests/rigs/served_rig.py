@@ -21,12 +21,13 @@ def served(
     *,
     make_runtime: Callable[[], NativeRuntime] | None = None,
     certificates: Certificates | None = None,
+    order_messages: bool = False,
     **changes: Any,
 ) -> Iterator[str]:
     """The nameserver's address; `changes` are settings of the broker, `broker-a`, which may have a
     runtime of its own. With `certificates` both take TLS."""
     thread = LoopThread("servers")
-    nameserver = NameServer(thread.runtime, port=0)
+    nameserver = NameServer(thread.runtime, port=0, order_messages=order_messages)
     try:
         thread.run(nameserver.start())
         settings = config(

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_rig import until
 from saturnmq import (
     Admin,
     ConsumeResult,
@@ -100,6 +103,29 @@ def test_a_change_goes_to_every_nameserver_and_the_first_error_is_raised_at_the_
             with Admin(each) as admin:
                 assert admin.kv_config("space") == {"one": "two"}
                 assert admin.nameserver_settings()[each][SCAN] == "7000"
+
+
+def test_a_nameserver_that_does_not_answer_delays_no_other(nameserver: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        with Admin([f"{host}:{port}", nameserver], timeout=60) as admin, Admin(nameserver) as other:
+            with ThreadPoolExecutor() as pool:
+                told = pool.submit(admin.put_kv_config, "space", "one", "two")
+                until(lambda: other.kv_config("space"), "the other nameserver is told")
+                assert not told.done()
+                silent.accept()[0].close()
+                with pytest.raises(SaturnError, match=str(port)):
+                    told.result()
+
+
+def test_a_deleted_topic_leaves_no_order_to_a_new_one(tmp_path: Path) -> None:
+    with served(tmp_path, order_messages=True) as nameserver, Admin(nameserver) as admin:
+        admin.create_topic("flights", queues=2, order=True)
+        assert admin.route("flights").order_topic_conf == "broker-a:2"
+        admin.delete_topic("flights")
+        assert admin.kv_config("ORDER_TOPIC_CONFIG") == {}
+        admin.create_topic("flights", queues=8)
+        assert admin.route("flights").order_topic_conf is None
 
 
 def test_settings_of_running_nameservers_are_shown_and_changed(
