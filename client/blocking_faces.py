@@ -1034,7 +1034,9 @@ class Admin(Facade[admin.Admin]):
         self, group: str, ids: Sequence[str] | None = None, *, to_topic: bool = False
     ) -> int:
         """Let a group consume again what it has given up, or of that the messages with these ids.
-        Returns the number of copies; the letters stay until they expire. With `to_topic` every
-        group of the original topic gets the copies; an ordered group needs that.
+        Returns the number of copies; the letters stay until they expire, and a message that was
+        given up more than once is sent once. With `to_topic` every group of the original topic gets
+        the copies; an ordered group needs that. A letter that is refused keeps no other from the
+        group: the error at the end says how many were sent.
         """
         return self._wait(self._target.resend_dead_letters(group, ids, to_topic=to_topic))

@@ -16,10 +16,13 @@ from saturnmq.client.single_send import send_again
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.topics import dlq_topic, retry_topic
-from saturnmq.runtime.errors import MessageIllegal, RouteNotFound, TopicNotExist
+from saturnmq.runtime.errors import MessageIllegal, RouteNotFound, SaturnError, TopicNotExist
 
 # Of the letter's own way, or of the frame that it lies in.
 _LEFT_OUT = {names.CRC32, names.DELAY, names.DLQ_ORIGIN_TOPIC, names.DLQ_ORIGIN_MESSAGE_ID}
+
+# The topic of a letter is gone or takes nothing: others of the group may have another one.
+OF_ITS_TOPIC = (RouteNotFound, TopicNotExist)
 
 
 def origin_of(letter: ReceivedMessage) -> str:
@@ -31,11 +34,15 @@ def origin_of(letter: ReceivedMessage) -> str:
 async def letters_of(
     finder: MessageFinder, group: str, ids: Sequence[str] | None
 ) -> AsyncIterator[list[ReceivedMessage]]:
-    """The dead letters of a group, some at a time: all, or those with these ids."""
+    """The dead letters of a group, some at a time: all, or those with these ids. A message that was
+    given up more than once, because it was sent again, is among them once."""
     wanted = None if ids is None else set(ids)
+    seen: set[str] = set()
     try:
         async for letters in finder.all_of(dlq_topic(group)):
-            yield [each for each in letters if wanted is None or each.message_id in wanted]
+            new = {each.message_id: each for each in letters if each.message_id not in seen}
+            seen.update(new)
+            yield [each for name, each in new.items() if wanted is None or name in wanted]
     except TopicNotExist:
         return  # it has never given a message up
 
@@ -79,10 +86,27 @@ async def resend_all(
     to_topic: bool,
     timeout: float,
 ) -> int:
-    """Send these letters again; returns how many they were."""
-    resent = 0
+    """Send these letters again; returns how many they were. One that is refused keeps no other from
+    it; the error that is raised at the end, or when the next one would fail as well, has the
+    counts."""
+    resent = refused = 0
+    first: SaturnError | None = None
     async for some in letters:
         for letter in some:
-            await resend(core, group, letter, to_topic=to_topic, timeout=timeout)
-            resent += 1
+            try:
+                await resend(core, group, letter, to_topic=to_topic, timeout=timeout)
+                resent += 1
+            except SaturnError as error:
+                refused += 1
+                first = first or type(error)(f"{letter.message_id}: {error}")
+                if error.retriable and not isinstance(error, OF_ITS_TOPIC):
+                    raise _counted(first, resent, refused) from error
+    if first is not None:
+        raise _counted(first, resent, refused)
     return resent
+
+
+def _counted(first: SaturnError, resent: int, refused: int) -> SaturnError:
+    return type(first)(
+        f"{resent:,} dead letters were sent again, {refused:,} were not, the first of them {first}"
+    )

@@ -9,7 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from saturnmq import Admin, Message, Producer, PushConsumer, ReceivedMessage, SaturnError
+from cluster_rig import until
+from saturnmq import (
+    Admin,
+    Message,
+    MessageQueue,
+    Producer,
+    PushConsumer,
+    ReceivedMessage,
+    SaturnError,
+)
 from saturnmq.cli.main import app
 from saturnmq.cli.output import local_time
 from saturnmq.runtime.errors import MessageIllegal
@@ -142,6 +151,39 @@ def test_a_wrong_choice_is_refused(nameserver: str, arguments: list[str], why: s
     given_up(nameserver, [b"only"])
     status, told = run(nameserver, "resend", "readers", *arguments)
     assert (status, why in told) == (1, True)
+
+
+def letter_by_hand(producer: Producer, body: bytes, topic: str) -> str:
+    """The id of a letter that is made without a consumer."""
+    letter = Message("%DLQ%readers", body, properties={"DLQ_ORIGIN_TOPIC": topic})
+    return producer.send(letter, queue=MessageQueue("%DLQ%readers", "broker-a", 0)).message_id
+
+
+def test_a_letter_that_is_refused_keeps_no_other_from_its_group(nameserver: str) -> None:
+    """Its topic is gone, and topics are not made on demand."""
+    given_up(nameserver, [b"only"])
+    with Producer("senders", nameserver) as producer, Admin(nameserver) as admin:
+        address = admin.cluster()[0].address
+        admin.change_settings(address, {"autoCreateTopicEnable": "false"})
+        gone = [letter_by_hand(producer, b"%d" % number, "gone") for number in range(2)]
+        letter_by_hand(producer, b"behind", "orders")
+        status, told = run(nameserver, "resend", "readers", "--all", "--to-topic")
+        assert (status, gone[0] in told) == (1, True)
+        assert "2 dead letters were sent again, 2 were not, the first of them" in told
+        assert sum(row.max_offset for row in admin.describe_topic("orders")) == 3
+
+
+def test_a_message_that_was_given_up_again_is_sent_once(nameserver: str) -> None:
+    (letter,) = given_up(nameserver, [b"only"])
+    with Admin(nameserver) as admin:
+        assert admin.resend_dead_letters("readers") == 1
+        with consumed(nameserver, "readers", fails) as got:
+            got.get(timeout=PATIENCE_S)
+            until(lambda: len(admin.dead_letters("readers")) == 2, "it is given up again")
+        assert admin.resend_dead_letters("readers") == 1
+        missing = "1 of the ids are no dead letters of group readers"
+        told = run(nameserver, "resend", "readers", "--id", letter.message_id, "--id", "x")
+        assert (told[0], missing in told[1]) == (1, True)
 
 
 def test_a_letter_without_an_original_topic_goes_to_its_group_only(nameserver: str) -> None:
