@@ -319,8 +319,8 @@ class Lookup:
         """Find the newest `most` frames whose UNIQ_KEY or KEYS hold `key`, and return them oldest
         first; yields after a bounded number of candidates.
 
-        The index knows only hashes; this search drops frames whose key merely collides. Times are
-        those of the index: whole seconds since the file's begin.
+        The index knows only hashes, and whole seconds since the file's begin; this search drops
+        frames whose key merely collides, and those stored after `end`, which older ones lie behind.
         """
         if self._index is None:
             return []
@@ -337,7 +337,7 @@ class Lookup:
                 work += FRAME_WORK
                 if data is not None and offset + len(data) <= visible:
                     work += len(data) // WORK_BYTES
-                    if _carries(data, topic, key):
+                    if _carries(data, topic, key, end):
                         found[offset] = data
             if work >= STEP_WORK:
                 work = 0
@@ -389,9 +389,11 @@ def _time_of(queue: ConsumeQueue, index: int, time_at: TimeAt) -> int | None:
     return -1 if time is None else time
 
 
-def _carries(data: bytes, topic: str, key: str) -> bool:
+def _carries(data: bytes, topic: str, key: str, end: int) -> bool:
     frame = decode_frame(data, 0, None, verify=False)
     if not isinstance(frame, Frame) or frame.topic != topic.encode():
+        return False
+    if frame.store_timestamp > end:
         return False
     names = frame.properties
     return names.get("UNIQ_KEY") == key or key in names.get("KEYS", "").split(" ")

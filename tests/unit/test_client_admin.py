@@ -108,6 +108,17 @@ def test_the_newest_messages_with_a_key_are_given_and_older_ones_by_an_earlier_e
         admin.find_by_key("orders", "k", begin_ms=2, end_ms=1)
 
 
+def test_newer_messages_of_the_same_second_hide_none_with_the_key(nameserver, admin, send):
+    """The index has whole seconds, and a broker gives the newest 64."""
+    last = send("0")
+    while time.time_ns() // 1_000_000 <= last:
+        pass
+    with Producer(nameservers=nameserver) as producer:
+        producer.send_batch([Message("orders", b"new", keys=["k"]) for _ in range(70)])
+    assert bodies(admin.find_by_key("orders", "k")) == ["new"] * 64
+    assert bodies(admin.find_by_key("orders", "k", end_ms=last)) == ["0"]
+
+
 def test_offsets_by_time_have_two_boundaries(admin, send):
     times = [send(f"{number}") for number in range(3)]
     assert admin.offset_by_time(queue(0), times[1]) == 1

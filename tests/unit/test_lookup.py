@@ -302,6 +302,7 @@ def test_a_key_finds_the_newest_hits_of_overlapping_files(
                     if (
                         item.key_hash == index_hash("T", key)
                         and time <= end
+                        and times[item.number] <= end
                         and key in drawn[item.number][0]
                         and item.number not in found
                     ):
