@@ -369,13 +369,16 @@ def _key(body: bytes, field: str) -> str:
     if field.isdigit():
         import csv
 
-        row = next(csv.reader([body.decode("utf-8", "replace")]), [])
+        try:
+            row = next(csv.reader([body.decode("utf-8", "replace")]), [])
+        except csv.Error as problem:
+            raise ValueError(f"--key-field {field}: {problem}: {body[:60]!r}") from None
         if int(field) >= len(row):
             raise ValueError(f"--key-field {field}: there are {len(row)} columns in {body[:60]!r}")
         return row[int(field)]
     try:
         return str(json.loads(body)[field])
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise ValueError(f"--key-field {field}: no JSON object: {body[:60]!r}") from None
     except KeyError:
         raise ValueError(f"--key-field {field}: not in {body[:60]!r}") from None

@@ -68,6 +68,24 @@ def test_lines_of_one_key_keep_their_order(run: Run, nameserver: str) -> None:
     assert {message.properties["__SHARDINGKEY"] for message in found} == {"3"}
 
 
+@pytest.mark.parametrize(
+    ("field", "odd"),
+    [("0", "a\rb,1"), ("0", '"' + "x" * 200_000 + '",1'), ("id", "[" * 100_000)],
+    ids=["bare CR", "long column", "deep JSON"],
+)
+def test_a_line_whose_key_cannot_be_read_keeps_no_other_from_its_topic(
+    nameserver: str, field: str, odd: str
+) -> None:
+    command = ["produce", "t", "--key-field", field, "--nameserver", nameserver]
+    with Admin(nameserver) as admin:
+        admin.create_topic("t", queues=1)
+        lines = f'{odd}\n{{"id": 1}}\n'
+        done = CliRunner().invoke(app, command, input=lines.encode())
+        assert done.stdout == "1 of 2 messages acknowledged\n"
+        assert f"the last: line 1: --key-field {field}: " in done.stderr
+        assert admin.describe_topic("t")[0].max_offset == 1
+
+
 def test_a_message_for_later_comes_then_or_is_recalled(run: Run) -> None:
     run("topic", "create", "t", "--queues", "1")
     began = time.time()
