@@ -254,6 +254,8 @@ class GroupAdmin:
         check_group(group)
         if mode not in MODES:
             raise InvalidParameter(f"mode {mode!r}: it is one of {', '.join(MODES)}")
+        if abs(share) > INT32_MAX:
+            raise InvalidParameter(f"share {share}: give a number of members, 0 for all queues")
         body = fastjson.dumps(
             {"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": share}
         )

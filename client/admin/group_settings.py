@@ -11,14 +11,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from saturnmq.protocol import checked
-from saturnmq.protocol.checked import INT32_MAX
+from saturnmq.protocol.checked import INT32_MAX, INT64_MAX
 from saturnmq.protocol.retry_policy import KEY as RETRY_POLICY
 from saturnmq.protocol.retry_policy import (
+    ExponentialRetryPolicy,
     GroupRetryPolicy,
     retry_policy_json,
     retry_policy_of,
 )
-from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError, MalformedFrame
 
 
 class GroupSettings(NamedTuple):
@@ -88,16 +89,37 @@ _ATTRIBUTES = "attributes"
 
 
 def check_changes(changes: GroupChanges) -> None:
-    """ConfigError: no master would take them."""
-    retries = changes.get("max_retries", 0)
-    if retries < 0:
-        raise ConfigError(f"max_retries is {retries}; give the number of retries, 0 for none")
+    """ConfigError: no master would take them, or they make no sense."""
     unknown = changes.keys() - GroupChanges.__annotations__.keys()
     if unknown:
         raise ConfigError(
             f"a group has no setting {', '.join(sorted(unknown))}; it has "
             f"{', '.join(GroupChanges.__annotations__)}"
         )
+    for name in _NUMBERS.keys() & changes.keys():
+        number: object = changes.get(name)
+        if not isinstance(number, int) or abs(number) > INT64_MAX:
+            raise ConfigError(f"{name} is {number!r:.60}, no number of 64 bits")
+    retries = changes.get("max_retries", 0)
+    if retries < 0:
+        raise ConfigError(f"max_retries is {retries}; give the number of retries, 0 for none")
+    if "retry_policy" in changes:
+        _check_policy(changes["retry_policy"])
+
+
+def _check_policy(policy: GroupRetryPolicy) -> None:
+    if not isinstance(policy, GroupRetryPolicy):
+        raise ConfigError(f"retry_policy is {policy!r:.60}; docs/clients.md has the kinds")
+    try:
+        retry_policy_of({RETRY_POLICY: retry_policy_json(policy)})
+    except MalformedFrame as error:
+        raise ConfigError(f"retry_policy: {error}") from None
+    if isinstance(policy, ExponentialRetryPolicy):
+        if policy.multiplier < 1 or policy.max_ms < policy.initial_ms:
+            raise ConfigError(
+                f"retry_policy {policy}: waits grow by a factor of at least 1, to a bound that is "
+                "no less than the first"
+            )
 
 
 def changed(document: Mapping[str, Any], group: str, changes: GroupChanges) -> dict[str, Any]:

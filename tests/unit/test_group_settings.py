@@ -92,6 +92,10 @@ def test_a_group_is_not_created_with_fewer_than_no_retries() -> None:
         admin = await admin_of(world, nameserver)
         with pytest.raises(ConfigError, match=r"max_retries is -1.*0 for none"):
             await admin.create_group("G", max_retries=-1)
+        with pytest.raises(ConfigError, match="max_retries is 1180591620717411303424, no number"):
+            await admin.create_group("G", max_retries=1 << 70)
+        with pytest.raises(ConfigError, match="retry_policy is None"):
+            await admin.create_group("G", retry_policy=None)  # type: ignore[arg-type]
         assert broker.context.groups.get("G") is None
         await admin.close()
         await broker.close()
