@@ -48,7 +48,7 @@ def put(
     with admin(nameserver) as client:
         client.put_kv_config(namespace, key, value)
     if as_json:
-        emit({"namespace": namespace, key: value})
+        emit({"namespace": namespace, "key": key, "value": value})
     else:
         print(f"wrote {key} in {namespace}")
 

@@ -41,7 +41,7 @@ RESULTS = 64
 TOOLS_GROUP = "TOOLS_CONSUMER"
 UNIQUE_RESULTS = 32
 INDEX_STEP_MS = 1000
-NO_END_MS = (1 << 63) - 1
+NO_END_MS = checked.INT64_MAX
 PAUSE_S = 0.05
 
 
@@ -167,7 +167,7 @@ class MessageFinder:
             await serving(self._core, topic),
             topic,
             key,
-            max(limit, RESULTS),
+            min(max(limit, RESULTS), checked.INT32_MAX),
             lambda message: key in message.keys and begin_ms <= message.store_timestamp <= until,
             begin_ms=begin_ms - INDEX_STEP_MS,
             end_ms=until,
@@ -254,10 +254,10 @@ class MessageFinder:
         found: list[ReceivedMessage] = []
         for queue in self._core.subscribe_queues(topic):
             offset = await self.offset_by_time(queue, begin_ms, "LOWER")
-            if end_ms is None:
+            if until == NO_END_MS:
                 end = await ask_offset(self._core, RequestCode.GET_MAX_OFFSET, queue)
             else:
-                end = await self.offset_by_time(queue, end_ms + 1, "LOWER")
+                end = await self.offset_by_time(queue, until + 1, "LOWER")
             here: list[ReceivedMessage] = []
             async for messages in self._between(puller, queue, offset, end, limit):
                 here += (
@@ -310,7 +310,7 @@ def _checked(limit: int, begin_ms: int, end_ms: int | None) -> int:
     """Check the arguments; returns the last millisecond of the range."""
     if limit < 1:
         raise InvalidParameter(f"limit {limit}: ask for at least 1 message")
-    until = NO_END_MS if end_ms is None else end_ms
+    until = NO_END_MS if end_ms is None else min(end_ms, NO_END_MS)
     if until < begin_ms:
         raise InvalidParameter(f"the time from {begin_ms} to {until} ms ends before it begins")
     return until

@@ -77,6 +77,9 @@ def test_entries_of_nameservers_are_written_read_and_deleted(admin: Admin, run: 
     admin.put_kv_config("space", "one", "two = 2; three")
     assert admin.kv_config("space") == {"one": "two = 2; three"}
     assert run("admin", "kv", "put", "space", "four", "five") == (0, "wrote four in space\n", "")
+    told = run("admin", "kv", "put", "space", "namespace", "six", "--json")
+    assert answer_of(told) == {"namespace": "space", "key": "namespace", "value": "six"}
+    admin.delete_kv_config("space", "namespace")
     assert answer_of(run("admin", "kv", "get", "space", "--json")) == admin.kv_config("space")
     assert run("admin", "kv", "get", "space", "four") == (0, "five\n", "")
     assert "two = 2; three" in run("admin", "kv", "get", "space")[1]

@@ -78,6 +78,8 @@ def test_a_stretch_of_time_has_its_messages_of_all_queues_in_order(admin, send):
     assert bodies(admin.find_by_time("orders", times[5])) == ["5"]
     assert admin.find_by_time("orders", times[5] + 1) == []
     assert admin.find_by_time("orders", 0, times[0] - 1) == []
+    assert bodies(admin.find_by_time("orders", times[5], (1 << 63) - 1)) == ["5"]
+    assert bodies(admin.find_by_key("orders", "k", 1 << 70, begin_ms=times[5])) == ["5"]
     with pytest.raises(InvalidParameter, match="ends before it begins"):
         admin.find_by_time("orders", 2, 1)
     with pytest.raises(InvalidParameter, match="limit 0"):
