@@ -106,8 +106,11 @@ def time_ms(text: str, option: str) -> int:
 
 
 def local_time(timestamp_ms: int) -> str:
-    """A time for people, to the millisecond."""
-    moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    """A time for people, to the millisecond; one that calendars lack as it is."""
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return f"{timestamp_ms} ms"
     return moment.isoformat(" ", "milliseconds")
 
 

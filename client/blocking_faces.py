@@ -966,7 +966,9 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.find_message(message_id, topic))
 
     def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
-        """As `find_message`, but None when there is no such message."""
+        """As `find_message`, but None when there is no such message. A broker that does not answer
+        may have it: that is an error.
+        """
         return self._wait(self._target.find_by_id(message_id, topic))
 
     def find_by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:

@@ -114,12 +114,13 @@ def _check_policy(policy: GroupRetryPolicy) -> None:
         retry_policy_of({RETRY_POLICY: retry_policy_json(policy)})
     except MalformedFrame as error:
         raise ConfigError(f"retry_policy: {error}") from None
-    if isinstance(policy, ExponentialRetryPolicy):
-        if policy.multiplier < 1 or policy.max_ms < policy.initial_ms:
-            raise ConfigError(
-                f"retry_policy {policy}: waits grow by a factor of at least 1, to a bound that is "
-                "no less than the first"
-            )
+    if isinstance(policy, ExponentialRetryPolicy) and not (
+        policy.multiplier >= 1 and policy.initial_ms <= policy.max_ms
+    ):
+        raise ConfigError(
+            f"retry_policy {policy}: waits grow by a factor of at least 1, to a bound that is no "
+            "less than the first"
+        )
 
 
 def changed(document: Mapping[str, Any], group: str, changes: GroupChanges) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.protocol.trace import TraceKind, TraceRecord, decode_records
 from saturnmq.runtime.errors import (
+    ConnectionLost,
     InvalidParameter,
     MalformedFrame,
     QueryNotFound,
@@ -101,7 +102,8 @@ class MessageFinder:
         return found[0]
 
     async def by_id(self, message_id: str, topic: str | None) -> ReceivedMessage:
-        """The message with an offset id, or, if the topic is given, with a unique id."""
+        """The message with an offset id, or, if the topic is given, with a unique id.
+        QueryNotFound: no broker that could have it does; one that does not answer may."""
         if topic is not None:
             addresses = await serving(self._core, topic)
             found = await self.by_unique_id(addresses, topic, message_id)
@@ -109,6 +111,8 @@ class MessageFinder:
                 return found[0]
         try:
             return await self.by_offset_id(message_id)
+        except (ConnectionLost, RequestTimeout):
+            raise
         except SaturnError as error:
             hint = "" if topic else "; for a unique id give its topic too"
             raise QueryNotFound(f"no message with id {message_id!r}{hint}: {error}") from None

@@ -28,7 +28,8 @@ class MessageOperations(Operations):
         return self._plain(found)
 
     async def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
-        """As `find_message`, but None when there is no such message."""
+        """As `find_message`, but None when there is no such message. A broker that does not answer
+        may have it: that is an error."""
         try:
             return await self.find_message(message_id, topic)
         except QueryNotFound:

@@ -2,11 +2,13 @@
 and their offsets."""
 
 import contextlib
+import socket
 import time
 
 import pytest
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
 from saturnmq.runtime.errors import (
+    ConnectFailed,
     GroupNotExist,
     InvalidParameter,
     NoPermission,
@@ -68,6 +70,20 @@ def test_a_message_is_found_at_its_offset_and_nowhere_else(admin, send):
     assert admin.find_by_offset(queue(0), 0) is None
     with pytest.raises(TopicNotExist):
         admin.find_by_offset(queue(0, "order"), 0)
+
+
+def test_a_broker_that_does_not_answer_may_have_the_message(admin, send):
+    send("only")
+    found = admin.find_by_offset(queue(0), 0)
+    own = found.offset_message_id
+    assert admin.find_by_id(own).queue_offset == 0
+    assert admin.find_by_id(found.message_id) is None, "a unique id does not name a broker"
+    assert admin.find_by_id(own[:16] + "7" * 16) is None
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        gone = f"{own[:8]}{taken.getsockname()[1]:08X}{own[16:]}"
+    for topic in (None, "orders"):
+        with pytest.raises(ConnectFailed):
+            admin.find_by_id(gone, topic)
 
 
 def test_a_stretch_of_time_has_its_messages_of_all_queues_in_order(admin, send):

@@ -28,7 +28,7 @@ from saturnmq import (
 from saturnmq.cli.main import app
 from saturnmq.client import tracing
 from saturnmq.protocol.topics import TRACE_TOPIC
-from saturnmq.protocol.trace import TraceKind, TraceRecord
+from saturnmq.protocol.trace import TraceKind, TraceRecord, encode_record
 from saturnmq.runtime.errors import IllegalOperation, TopicNotExist
 from served_rig import served
 from traces_rig import traces_of
@@ -85,6 +85,17 @@ def test_a_message_is_traced_from_its_send_to_its_consumption(tmp_path: Path) ->
         assert "failed" in plain.stdout
         nothing = CliRunner().invoke(app, ["message", "trace", "00", "--nameserver", address])
         assert nothing.exit_code == 1
+
+
+def test_a_time_that_no_calendar_has_is_shown_as_its_number(tmp_path: Path) -> None:
+    """A record is what any client wrote."""
+    record = TraceRecord(RECALL, timestamp_ms=1 << 62, topic="orders", message_id="ID")
+    with served(tmp_path) as address, Producer("senders", address) as producer:
+        producer.send(Message("traces", encode_record(record).encode(), keys="ID"))
+        command = ["message", "trace", "ID", "--topic", "traces", "--nameserver", address]
+        shown = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert f"{1 << 62} ms" in shown.stdout
 
 
 def sent_to(admin: Admin) -> str:
