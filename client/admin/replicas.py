@@ -291,9 +291,11 @@ async def _state_or_error(core: ClientCore, address: str, listed: tuple[str, int
 
 
 def _with_lags(replicas: Iterable[Replica]) -> list[Replica]:
-    """Add to every slave what its master reports of it."""
+    """Add to every slave what its master reports of it: of two the newer one, since the other may
+    not know of it yet."""
     found = sorted(replicas, key=lambda replica: (replica.group, replica.broker_id))
-    masters = {replica.group: replica for replica in found if replica.is_master}
+    by_age = sorted(found, key=lambda replica: replica.epoch)
+    masters = {replica.group: replica for replica in by_age if replica.is_master}
     result = []
     for replica in found:
         master = masters.get(replica.group)

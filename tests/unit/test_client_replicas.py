@@ -235,6 +235,15 @@ def test_a_slave_lags_by_what_its_master_says_or_by_what_both_have():
     assert [(each.in_sync, each.lag_bytes) for each in without] == [(None, None)]
 
 
+@pytest.mark.parametrize("first", ["a:1", "b:1"])
+def test_of_two_masters_the_newer_one_tells_of_the_slaves(first):
+    new = state(0, "master", epoch=3, inSync=[1], replicas={"1": "c:1"}, lagBytes={"1": 0})
+    old = state(0, "master", epoch=2, end=100)
+    states = {"a:1": new, "b:1": old, "c:1": state(1, master="a:1")}
+    replicas = asyncio.run(find_members(Core(states), "g", [first, *states]))
+    assert [(each.in_sync, each.lag_bytes) for each in replicas if not each.is_master] == [(True, 0)]
+
+
 def test_groups_are_those_that_any_nameserver_lists():
     states = {"a:1": state(0, "master"), "b:1": state(0, "master", brokerName="h")}
     one, two, none = {"g": {0: "a:1"}}, {"h": {0: "b:1"}}, ConnectFailed("nobody")
