@@ -241,7 +241,9 @@ def test_of_two_masters_the_newer_one_tells_of_the_slaves(first):
     old = state(0, "master", epoch=2, end=100)
     states = {"a:1": new, "b:1": old, "c:1": state(1, master="a:1")}
     replicas = asyncio.run(find_members(Core(states), "g", [first, *states]))
-    assert [(each.in_sync, each.lag_bytes) for each in replicas if not each.is_master] == [(True, 0)]
+    assert [(each.in_sync, each.lag_bytes) for each in replicas if not each.is_master] == [
+        (True, 0)
+    ]
 
 
 def test_groups_are_those_that_any_nameserver_lists():
