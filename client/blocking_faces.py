@@ -730,7 +730,8 @@ class Admin(Facade[admin.Admin]):
 
     def delete_group(self, group: str) -> None:
         """Delete the group on every broker, with its offsets and its retry and dead-letter topics.
-        RouteNotFound, and nothing deleted, if one that has it has no master now.
+        When this returns it stays deleted, also after the promotion of any slave that is there.
+        RouteNotFound, and nothing deleted, if a broker that has it has no master now.
 
         A connected member creates the group again with its next heartbeat.
         """

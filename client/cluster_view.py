@@ -28,6 +28,8 @@ class BrokerGroups(NamedTuple):
     masters: dict[str, str]
     serving: dict[str, str]
     """Of each group its master, or a slave while it has none: whom to ask."""
+    slaves: list[str]
+    """Those that have a master."""
 
     @property
     def led_by_none(self) -> dict[str, str]:
@@ -55,10 +57,12 @@ def without_master(name: str) -> RouteNotFound:
 
 def groups_in(nodes: Iterable[BrokerNode]) -> BrokerGroups:
     """The broker groups of these nodes."""
-    found = BrokerGroups({}, {})
+    found = BrokerGroups({}, {}, [])
     for node in sorted(nodes):
         if node.broker_id == 0:
             found.masters[node.broker_name] = node.address
+        elif node.broker_name in found.masters:
+            found.slaves.append(node.address)
         found.serving.setdefault(node.broker_name, node.address)
     return found
 

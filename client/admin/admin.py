@@ -211,7 +211,8 @@ class Admin(ClusterOperations, MessageOperations):
 
         RouteNotFound, and nothing deleted, if a broker that has the topic has no master now.
         """
-        await delete_topic(self.core, self._wire(topic), await self.cluster(), self.timeout)
+        brokers = await self._broker_groups()
+        await delete_topic(self.core, self._wire(topic), brokers, self.timeout)
 
     async def describe_topic(self, topic: str) -> list[QueueOffsets]:
         """Every queue of the topic with its first and its end offset, asked of the masters."""
@@ -250,7 +251,8 @@ class Admin(ClusterOperations, MessageOperations):
 
     async def delete_group(self, group: str) -> None:
         """Delete the group on every broker, with its offsets and its retry and dead-letter topics.
-        RouteNotFound, and nothing deleted, if one that has it has no master now.
+        When this returns it stays deleted, also after the promotion of any slave that is there.
+        RouteNotFound, and nothing deleted, if a broker that has it has no master now.
 
         A connected member creates the group again with its next heartbeat.
         """

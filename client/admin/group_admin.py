@@ -189,6 +189,9 @@ class GroupAdmin:
         ]
         for address in brokers.to_change([*missed, *brokers.masters]).values():
             await self._ask(address, RequestCode.DELETE_SUBSCRIPTIONGROUP, dict(ext))
+        for address in brokers.slaves:  # it copies all tables of its master
+            retries = {"topic": retry_topic(group)}
+            await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, retries)
         nameservers = NameserverAdmin(self._core, self._timeout)
         for topic in (retry_topic(group), dlq_topic(group)):
             await nameservers.forget_topic(topic)

@@ -8,11 +8,11 @@ after the number rises again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from saturnmq.client.admin.nameserver_admin import NameserverAdmin
-from saturnmq.client.cluster_view import BrokerNode, groups_in, without_master
+from saturnmq.client.cluster_view import BrokerGroups, without_master
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
@@ -86,20 +86,16 @@ async def ask_queue_offsets(
     return sorted(rows)
 
 
-async def delete_topic(
-    core: ClientCore, topic: str, nodes: Sequence[BrokerNode], timeout: float
-) -> None:
-    """Delete the topic on the masters among these nodes, on the slaves, which copy what their
-    masters have deleted by then, and at the nameservers."""
-    brokers = groups_in(nodes)
+async def delete_topic(core: ClientCore, topic: str, brokers: BrokerGroups, timeout: float) -> None:
+    """Delete the topic on these masters, on their slaves, which copy what the masters have deleted
+    by then, and at the nameservers."""
     missed = [
         name
         for name, address in brokers.led_by_none.items()
         if await _has_topic(core, address, topic, timeout)
     ]
     masters = brokers.to_change([*missed, *brokers.masters])
-    slaves = [node.address for node in nodes if node.broker_id and node.broker_name in masters]
-    for address in (*masters.values(), *slaves):
+    for address in (*masters.values(), *brokers.slaves):
         command = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
         await core.invoke(address, command, timeout)
     await NameserverAdmin(core, timeout).forget_topic(topic)

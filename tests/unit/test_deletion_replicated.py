@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from broker_rig import ask, connected, pull, run, send, until
+from broker_rig import ask, config, connected, pull, run, send, slave_config, started, until
 from failover_rig import Group
 from saturnmq.broker.broker import Broker
+from saturnmq.client.admin.admin import Admin
+from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.kernels import decode_frames
@@ -87,6 +89,35 @@ def test_a_slave_that_is_promoted_right_after_a_deletion_does_not_bring_the_topi
             assert await group.send_all(group.slave, b"after") == [0]
             expected = [b"new", b"after"] if recreated else [b"after"]
             assert await bodies(group, group.slave, 2) == expected
+
+    run(body)
+
+
+def test_a_slave_has_nothing_of_a_group_when_its_deletion_is_answered(tmp_path: Path) -> None:
+    """It may be promoted at once; by itself it looks at its master's tables once a minute here."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        server = NameServer(runtime, port=0)
+        await server.start()
+        known = {"nameservers": (server.address,), "slave_sync_ms": 60_000}
+        master = await started(runtime, config(tmp_path / "m", **known))
+        client = await connected(runtime, master)
+        async with Admin(server.address, runtime=runtime) as admin:
+            await admin.create_group("G")
+            await send(client, b"1")
+            place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+            await ask(client, 15, {**place, "commitOffset": 1})
+            slave = await started(runtime, slave_config(tmp_path / "s", master, **known))
+            groups, offsets = slave.context.groups, slave.context.offsets
+            await until(lambda: offsets.query("G", "orders", 0) == 1)
+            assert groups.get("G") is not None
+            assert len(await admin.cluster()) == 2
+            await admin.delete_group("G")
+            assert groups.get("G") is None
+            assert offsets.query("G", "orders", 0) is None
+        client.close()
+        for each in (slave, master, server):
+            await each.close()
 
     run(body)
 
