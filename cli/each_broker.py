@@ -12,9 +12,11 @@ T = TypeVar("T")
 
 
 def nodes(client: Any, broker: str | None) -> list[Any]:
-    """The nodes of this broker, or all of the cluster."""
+    """The nodes of this broker, or all of the cluster; there is one."""
     known = client.cluster()
     chosen = [node for node in known if broker in (None, node.broker_name)]
+    if not known:
+        fail("no broker is registered: start one")
     if not chosen:
         names = sorted({node.broker_name for node in known})
         fail(f"no broker is called {broker!r}{nearest(broker or '', names)}")

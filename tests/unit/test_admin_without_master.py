@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,17 @@ def test_a_refusal_names_no_other_topic(nameserver: str) -> None:
     assert done.stderr.endswith("bring it back, or promote a slave\n")
 
 
+def test_a_probe_tells_which_broker_takes_nothing(nameserver: str) -> None:
+    command = ["admin", "probe", "-n", "1", "--json", "--nameserver", nameserver]
+    done = CliRunner().invoke(app, command)
+    rows = json.loads(done.stdout)
+    assert (done.exit_code, [(row["broker"], row["ok"]) for row in rows]) == (
+        1,
+        [("broker-a", True), ("broker-b", False)],
+    )
+    assert rows[1]["status"].startswith("no master is called 'broker-b'")
+
+
 def test_without_any_broker_nothing_is_said_to_be_done(tmp_path: Path) -> None:
     thread = LoopThread("nameserver")
     server = NameServer(thread.runtime, port=0)
@@ -149,6 +161,8 @@ def test_without_any_broker_nothing_is_said_to_be_done(tmp_path: Path) -> None:
             ):
                 with pytest.raises(RouteNotFound, match="no master is registered"):
                     change()
+        done = CliRunner().invoke(app, ["admin", "status", "--nameserver", server.address])
+        assert done.stderr == "saturnmq: no broker is registered: start one\n"
         thread.run(server.close())
     finally:
         thread.close()
