@@ -6,8 +6,9 @@ which messages are still wanted and sends those:
 - A message has its unique id. Its sender may have sent it again to the new master, or an earlier
   run may have: a message whose id is in the index of a broker of its topic is not wanted. A message
   without an id gets one made of its place and time of storage, the same in every run;
-- A message that waited for its delay waits for the rest of it, or not at all. A copy that waits in
-  the cluster or was delivered there is the same message;
+- A message that waited for its delay or its moment waits for the rest of it, or not at all. A copy
+  that waits in the cluster or was delivered there is the same message. One that was recalled is not
+  wanted;
 - A message that a consumer sent back goes to the group's retry topic with its number of deliveries.
   A copy there with as many or more deliveries, or a dead letter, makes it unwanted;
 - A message older than everything that a broker of the topic keeps is not sent: that broker may have
@@ -47,9 +48,15 @@ TIMEOUT_S = 5.0
 PATIENCE_S = 30.0
 PAUSE_S = 0.1
 ASKED_AT_ONCE = 64
+DIGITS_MAX = 18  # of a number that may be a time
 
 # Properties that belong to the broker that stored the message, or to its past deliveries.
 _NOT_AGAIN = names.TRAVELS_ALONE | {
+    names.SATURN_TIMER,
+    names.TIMER_OUT_MS,
+    names.TIMER_ENQUEUE_MS,
+    names.TIMER_DEQUEUE_MS,
+    names.TIMER_ROLL_TIMES,
     names.CRC32,
     names.CLUSTER,
     names.MSG_REGION,
@@ -69,6 +76,7 @@ class RestoreVerdict(enum.Enum):
     EXPIRED = "older than what a broker of its topic still keeps: it may have been there"
     NO_TOPIC = "its topic is gone"
     CLOSED = "its topic takes no messages now"
+    RECALLED = "recalled before it was due"
     SYSTEM = "the brokers' own"
     TRANSACTION = "half a transaction"
     SINK = "row of an exactly-once sink: only a run of that publishes it once"
@@ -78,7 +86,8 @@ class RestoreVerdict(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class Purpose:
     """The destination of a stored message when it is sent again. `queue_id` is a queue of its real
-    topic. The message `waits`, or has waited, at level `delay_level` (0: never)."""
+    topic. The message `waits`, or has waited, at level `delay_level` (0: never) or until `due_ms`
+    (0: never), unless this is the record that it was `recalled`."""
 
     topic: str
     queue_id: int
@@ -86,6 +95,8 @@ class Purpose:
     deliveries: int
     delay_level: int
     waits: bool
+    due_ms: int = 0
+    recalled: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -93,9 +104,9 @@ class Purpose:
         return self.topic, self.unique_id
 
     @property
-    def rank(self) -> tuple[int, bool]:
+    def rank(self) -> tuple[bool, int, bool]:
         """The rank of a copy: the copy with the highest rank has come furthest."""
-        return self.deliveries, not self.waits
+        return self.recalled, self.deliveries, not self.waits
 
 
 class Item(NamedTuple):
@@ -113,7 +124,7 @@ def purpose(message: ReceivedMessage) -> Purpose | RestoreVerdict:
         return RestoreVerdict.TRANSACTION
     if message.sys_flag & TRANSACTION_MASK not in (TRANSACTION_NONE, TRANSACTION_COMMIT):
         return RestoreVerdict.TRANSACTION
-    waits = topic == topics.SCHEDULE_TOPIC
+    waits = topic in (topics.SCHEDULE_TOPIC, topics.TIMER_TOPIC)
     if waits:
         topic = properties.get(names.REAL_TOPIC, topic)
         queue_id = _number(properties.get(names.REAL_QID, ""))
@@ -132,11 +143,19 @@ def purpose(message: ReceivedMessage) -> Purpose | RestoreVerdict:
         message.reconsume_times,
         _number(properties.get(names.DELAY, "")),
         waits,
+        _due_ms(properties),
+        names.TIMER_DEL_UNIQKEY in properties,
     )
 
 
+def _due_ms(properties: Mapping[str, str]) -> int:
+    """The moment of a timed message; of a delay the end of the second in which it was over."""
+    out = _number(properties.get(names.TIMER_OUT_MS, ""))
+    return out and (_number(properties.get(names.TIMER_DELIVER_MS, "")) or out + 1000)
+
+
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else 0
 
 
 def delay_left(level: int, stored_ms: int, now_ms: int, delays_ms: Sequence[int]) -> int:
@@ -211,6 +230,8 @@ class Restorer:
         return await asyncio.gather(*(self._judge(item) for item in items))
 
     async def _judge(self, item: Item) -> RestoreVerdict:
+        if item.purpose.recalled:
+            return RestoreVerdict.RECALLED
         async with self._asking:
             addresses = await self._addresses(item.purpose.topic)
             if not addresses:
@@ -250,8 +271,9 @@ class Restorer:
         for copy in await find(addresses, wanted.topic, unique_id):
             if copy.reconsume_times >= wanted.deliveries:
                 return True
-        if wanted.delay_level:
-            for copy in await find(addresses, topics.SCHEDULE_TOPIC, unique_id):
+        waiting = {topics.SCHEDULE_TOPIC: wanted.delay_level, topics.TIMER_TOPIC: wanted.due_ms}
+        for topic in (topic for topic, wait in waiting.items() if wait):
+            for copy in await find(addresses, topic, unique_id):
                 same = copy.properties.get(names.REAL_TOPIC) == wanted.topic
                 if same and copy.reconsume_times >= wanted.deliveries:
                     return True
@@ -339,11 +361,12 @@ class Restorer:
     async def _attempt(self, item: Item, queue: MessageQueue) -> None:
         address = self._core.master_address(queue.broker_name)
         message, wanted = item.message, item.purpose
-        level = 0
+        level, now = 0, self._core.runtime.now_ms()
         if wanted.waits:
-            now, stored = self._core.runtime.now_ms(), message.store_timestamp
-            level = delay_left(wanted.delay_level, stored, now, self._delays_ms)
+            level = delay_left(wanted.delay_level, message.store_timestamp, now, self._delays_ms)
         properties = properties_again(item, level)
+        if wanted.waits and wanted.due_ms > now:
+            properties[names.TIMER_DELIVER_MS] = str(wanted.due_ms)
         request = send_again(queue, GROUP, message, properties, deliveries=wanted.deliveries)
         await self._core.invoke(address, request, TIMEOUT_S)
 

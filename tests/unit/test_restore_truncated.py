@@ -172,6 +172,40 @@ def test_delayed_messages_wait_for_what_is_left_and_come_at_once_when_it_is_over
     assert counts(run(side, "--send")) == (4, 3, 0, 1, 0), "the one that waits is found, too"
 
 
+def test_timed_messages_wait_for_their_moment_and_recalled_ones_stay_away(
+    tmp_path, nameserver, run
+) -> None:
+    moment = (time.time_ns() // 1_000_000 + 3_600_000) // 1000 * 1000
+
+    def timed(name: str, out_ms: int, topic: str = "rmq_sys_wheel_timer", **more: str):
+        place = {"REAL_TOPIC": "orders", "REAL_QID": "2", "TIMER_OUT_MS": str(out_ms), **more}
+        place["SATURN_TIMER"] = f"m {out_ms + 1000}"
+        return pending(name.encode(), topic, 2 if topic == "orders" else 0, **place)
+
+    messages = [
+        timed("at", moment - 1000, TIMER_DELIVER_MS=str(moment)),
+        timed("after", moment, TIMER_DELAY_SEC="3600"),
+        timed("due", 1_000, TIMER_DELAY_SEC="1"),
+        timed("delivered", 1_000, TIMER_DELAY_SEC="1"),
+        timed("delivered", 1_000, "orders", TIMER_DELAY_SEC="1"),
+        timed("recalled", moment, TIMER_DELIVER_MS=str(moment)),
+        timed("recalled", moment, TIMER_DEL_UNIQKEY="orders+recalled"),
+    ]
+    side = cut_off(tmp_path / "cut", messages)
+    preview = run(side)
+    assert counts(preview) == (7, 0, 4, 3, 0)
+    assert left_out(preview) == {"repeated": 2, "recalled": 1}
+    assert counts(run(side, "--send")) == (7, 0, 4, 3, 4)
+    got = stored(nameserver, 2)
+    assert {(bytes(m.body), m.queue_id) for m in got} == {(b"due", 2), (b"delivered", 2)}
+    assert not {name for m in got for name in m.properties if "TIMER" in name}
+    with Admin(nameserver) as admin:
+        waiting = [admin.find_message(name, "rmq_sys_wheel_timer") for name in ("at", "after")]
+    told = [(m.properties["TIMER_DELIVER_MS"], m.properties["REAL_QID"]) for m in waiting]
+    assert told == [(str(moment), "2"), (str(moment + 1000), "2")]
+    assert counts(run(side, "--send")) == (7, 4, 0, 3, 0), "those that wait are found, too"
+
+
 def test_what_consumers_gave_back_goes_to_their_retry_topic_with_its_last_copy(
     tmp_path, nameserver, run
 ) -> None:
