@@ -631,7 +631,8 @@ class Admin(Facade[admin.Admin]):
         message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED; a new topic for which
             none is given is NORMAL, an existing one stays what it is.
         attributes: others (docs/topics.md has them); those that are not named stay.
-        order: an ordered topic, whose queues nameservers know (docs/topics.md).
+        order: an ordered topic, whose queues nameservers know (docs/topics.md). RouteNotFound, and
+            nothing changed, if a broker that has the topic has no master now.
         """
         self._wait(
             self._target.create_topic(

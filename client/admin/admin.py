@@ -32,7 +32,7 @@ from saturnmq.client.admin.topic_settings import (
     delete_topic,
     with_type,
 )
-from saturnmq.client.cluster_view import topics_of, user_topics_of
+from saturnmq.client.cluster_view import groups_in, topics_of, user_topics_of
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.tls import Tls
 from saturnmq.protocol.message import MessageQueue
@@ -41,7 +41,6 @@ from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.protocol.signing import Signing
 from saturnmq.protocol.topics import check_topic
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import RouteNotFound
 
 QUERY_TIMEOUT_S = 5.0
 Boundary = Literal["LOWER", "UPPER"]
@@ -140,7 +139,8 @@ class Admin(ClusterOperations, MessageOperations):
         message_type: NORMAL, FIFO, DELAY, TRANSACTION, MIXED or UNSPECIFIED; a new topic for which
             none is given is NORMAL, an existing one stays what it is.
         attributes: others (docs/topics.md has them); those that are not named stay.
-        order: an ordered topic, whose queues nameservers know (docs/topics.md).
+        order: an ordered topic, whose queues nameservers know (docs/topics.md). RouteNotFound, and
+            nothing changed, if a broker that has the topic has no master now.
         """
         topic = check_topic(self._wire(topic))
         wanted = QueueCounts(
@@ -149,15 +149,9 @@ class Admin(ClusterOperations, MessageOperations):
             perm,
         )
         named = with_type(message_type, attributes or {})
-        masters = {
-            node.broker_name: node.address
-            for node in await self.cluster()
-            if node.broker_id == 0 and cluster in (None, node.cluster)
-        }
-        if not masters:
-            raise RouteNotFound("no master is registered: start a broker, or name its cluster")
+        nodes = [each for each in await self.cluster() if cluster in (None, each.cluster)]
         settings = TopicSettings(self.core, self.timeout, wait_s)
-        await settings.create(topic, wanted, masters, named, order=order)
+        await settings.create(topic, wanted, groups_in(nodes), named, order=order)
 
     async def alter_topic(
         self,

@@ -89,11 +89,7 @@ async def ask_queue_offsets(
 async def delete_topic(core: ClientCore, topic: str, brokers: BrokerGroups, timeout: float) -> None:
     """Delete the topic on these masters, on their slaves, which copy what the masters have deleted
     by then, and at the nameservers."""
-    missed = [
-        name
-        for name, address in brokers.led_by_none.items()
-        if await _has_topic(core, address, topic, timeout)
-    ]
+    missed = await _missed(core, topic, brokers, timeout)
     masters = brokers.to_change([*missed, *brokers.masters])
     for address in (*masters.values(), *brokers.slaves):
         command = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
@@ -101,10 +97,15 @@ async def delete_topic(core: ClientCore, topic: str, brokers: BrokerGroups, time
     await NameserverAdmin(core, timeout).forget_topic(topic)
 
 
-async def _has_topic(core: ClientCore, address: str, topic: str, timeout: float) -> bool:
-    command = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+async def _missed(core: ClientCore, topic: str, brokers: BrokerGroups, timeout: float) -> list[str]:
+    """The broker groups that have the topic, and no master now."""
+    found = []
     ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
-    return (await core.invoke(address, command, timeout, ok)).code == ResponseCode.SUCCESS
+    for name, address in brokers.led_by_none.items():
+        command = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        if (await core.invoke(address, command, timeout, ok)).code == ResponseCode.SUCCESS:
+            found.append(name)
+    return found
 
 
 class Undrained(NamedTuple):
@@ -156,16 +157,18 @@ class TopicSettings:
         self,
         topic: str,
         queues: QueueCounts,
-        masters: Mapping[str, str],
+        brokers: BrokerGroups,
         attributes: Attributes,
         *,
         order: bool,
     ) -> None:
-        """Make `topic` on these masters (broker name: address), or change it there. All numbers
-        must be given. The nameservers learn the queues of an ordered topic."""
+        """Make `topic` on the masters, or change it there. All numbers must be given. The
+        nameservers learn the queues of an ordered topic, which are those on all brokers."""
         queues.check()
         changes = _changes(attributes)
         write = int(queues.write or 0)
+        missed = await _missed(self._core, topic, brokers, self._timeout_s) if order else []
+        masters = brokers.to_change([*missed, *brokers.masters])
         for address in masters.values():
             config = TopicConfig(topic, int(queues.read or 0), write, int(queues.perm or 0))
             config.order = order

@@ -51,7 +51,7 @@ def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _fill(nameserver: str, admin: Admin) -> None:
-    admin.create_topic("orders", queues=1)
+    admin.create_topic("orders", queues=1, order=True)
     admin.create_group("billing")
     admin.create_group("audit")
     queues = [MessageQueue("orders", name, 0) for name in GROUPS]
@@ -84,6 +84,7 @@ CHANGES: dict[str, Callable[[Admin], object]] = {
     "alter topic": lambda admin: admin.alter_topic("orders", write_queues=2),
     "reset offsets": lambda admin: admin.reset_offsets("billing", "orders"),
     "clone offsets": lambda admin: admin.clone_offsets("billing", "audit"),
+    "order": lambda admin: admin.create_topic("orders", queues=1, order=True),
     "pop": lambda admin: admin.set_request_mode("billing", "orders", "POP"),
 }
 
@@ -106,6 +107,7 @@ def _all_of(admin: Admin) -> list[Any]:
         admin.describe_group("audit"),
         admin.topic_settings("orders"),
         admin.describe_topic("orders"),
+        admin.kv_config("ORDER_TOPIC_CONFIG"),
     ]
 
 
