@@ -664,7 +664,7 @@ class Admin(Facade[admin.Admin]):
         Returns when the route names it.
 
         To shrink a topic, reduce the write queues; when `undrained` reports no messages, reduce the
-        read queues.
+        read queues. InvalidParameter: a topic would have more queues to write to than to read from.
         """
         self._wait(
             self._target.alter_topic(

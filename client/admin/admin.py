@@ -168,7 +168,7 @@ class Admin(ClusterOperations, MessageOperations):
         Returns when the route names it.
 
         To shrink a topic, reduce the write queues; when `undrained` reports no messages, reduce the
-        read queues.
+        read queues. InvalidParameter: a topic would have more queues to write to than to read from.
         """
         wanted = QueueCounts(read_queues, write_queues, perm)
         settings = TopicSettings(self.core, self.timeout, wait_s)

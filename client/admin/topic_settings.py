@@ -131,6 +131,11 @@ class QueueCounts(NamedTuple):
                 raise InvalidParameter(
                     f"{count} {what} queues: a topic has at least 1 on each master"
                 )
+        if self.read is not None and self.write is not None and self.read < self.write:
+            raise InvalidParameter(
+                f"{self.write} write queues and {self.read} read queues: messages in the others "
+                "could not be read; reduce the write queues first"
+            )
         if self.perm not in (None, PERM_READ, PERM_WRITE, PERM_READ | PERM_WRITE):
             raise InvalidParameter(f"perm {self.perm}: it is 2 (write), 4 (read) or 6 (both)")
 
@@ -185,13 +190,15 @@ class TopicSettings:
         queues.check()
         changes = _changes(attributes)
         found = await self.found(topic)
-        for name, (address, _) in found.items():
+        for name, (address, config) in found.items():
             if address != self._core.broker_address(name):
                 raise without_master(name)
-        for address, config in found.values():
             config.read_queues = queues.read or config.read_queues
             config.write_queues = queues.write or config.write_queues
             config.perm = queues.perm or config.perm
+            if queues.read or queues.write:
+                QueueCounts(config.read_queues, config.write_queues, None).check()
+        for address, config in found.values():
             await self._set(address, config, changes)
         await self._until_routed(topic, set(found), queues)
 

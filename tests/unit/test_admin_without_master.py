@@ -81,7 +81,7 @@ CHANGES: dict[str, Callable[[Admin], object]] = {
     "delete topic": lambda admin: admin.delete_topic("orders"),
     "delete group": lambda admin: admin.delete_group("billing"),
     "alter group": lambda admin: admin.alter_group("billing", max_retries=3),
-    "alter topic": lambda admin: admin.alter_topic("orders", write_queues=2),
+    "alter topic": lambda admin: admin.alter_topic("orders", perm=4),
     "reset offsets": lambda admin: admin.reset_offsets("billing", "orders"),
     "clone offsets": lambda admin: admin.clone_offsets("billing", "audit"),
     "order": lambda admin: admin.create_topic("orders", queues=1, order=True),

@@ -137,6 +137,19 @@ def test_newer_messages_of_the_same_second_hide_none_with_the_key(nameserver, ad
     assert bodies(admin.find_by_key("orders", "k", end_ms=last)) == ["0"]
 
 
+def test_a_topic_has_no_queues_to_write_to_that_nobody_reads(admin):
+    with pytest.raises(InvalidParameter, match="8 write queues and 4 read queues"):
+        admin.create_topic("orders", read_queues=4)
+    admin.create_topic("orders", queues=4)
+    for change in ({"read_queues": 2}, {"write_queues": 6}, {"write_queues": 6, "read_queues": 5}):
+        with pytest.raises(InvalidParameter, match="reduce the write queues first"):
+            admin.alter_topic("orders", **change)
+    settings = admin.topic_settings("orders")["broker-a"]
+    assert (settings.write_queues, settings.read_queues) == (4, 4)
+    admin.alter_topic("orders", write_queues=2)
+    admin.alter_topic("orders", read_queues=2)
+
+
 def test_offsets_by_time_have_two_boundaries(admin, send):
     times = [send(f"{number}") for number in range(3)]
     assert admin.offset_by_time(queue(0), times[1]) == 1
