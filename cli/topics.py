@@ -69,13 +69,22 @@ def create(
     order: Annotated[
         bool, typer.Option("--order", help="Tell nameservers the queues of this ordered topic.")
     ] = False,
+    yes: Yes = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Create a topic on every master, or change its number of queues."""
+    """Create a topic on every master, or change its number of queues.
+
+    Asks before it takes queues away in which messages are left.
+    """
+    from saturnmq.runtime.errors import RouteNotFound, TopicNotExist
+
     if kind is not None and kind.upper() not in MESSAGE_TYPES:
         fail(f"--type {kind!r}: it is one of {', '.join(MESSAGE_TYPES)}")
+    reads = queues if read_queues is None else read_queues
     with admin(nameserver) as client:
+        with contextlib.suppress(RouteNotFound, TopicNotExist):  # a new one
+            _ask_about(topic, reads, client.undrained(topic, reads), yes)
         client.create_topic(
             topic,
             queues=queues,

@@ -65,6 +65,16 @@ def answer_of(done):
     return json.loads(done[1])
 
 
+def test_a_topic_that_is_there_loses_no_queue_with_messages_unasked(run, orders):
+    status, shown, told = run("topic", "create", "orders", "--queues", "1")
+    assert (status, shown) == (1, "")
+    assert "queues from 1 on of orders still hold 3 messages that group readers has not" in told
+    assert len(answer_of(run("topic", "describe", "orders", "--json"))["queues"]) == 2
+    assert len(answer_of(run("topic", "create", "orders", "--json"))["queues"]) == 8
+    made = answer_of(run("topic", "create", "orders", "--queues", "1", "--yes", "--json"))
+    assert len(made["queues"]) == 1
+
+
 def test_a_topic_is_deleted_when_it_was_said_what_goes(run, orders):
     preview = {
         "topic": "orders",
