@@ -97,9 +97,11 @@ class Access(Protocol):
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues, sorted; none if there is no such topic."""
 
-    def bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
+    def bounds(
+        self, topics: Collection[str], begun: Collection[MessageQueue] = ()
+    ) -> dict[MessageQueue, tuple[int, int]]:
         """Every readable queue's first offset and its end, the next offset that consumers will
-        see."""
+        see; and those of the queues `begun`, also if their topic has fewer queues now."""
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message stored at that time or later; the queue's end if there is none."""

@@ -17,12 +17,14 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import cache, partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from saturnmq.client.channels import Nameservers, NameserversUnreachable, document, success
+from saturnmq.pipeline import queue_bounds
 from saturnmq.pipeline.access import ANY, MASTER, Decoding, Where
 from saturnmq.pipeline.batched_topics import LeftOut, QueueTypes
 from saturnmq.pipeline.connections import channels
+from saturnmq.pipeline.cutting import Cutting
 from saturnmq.pipeline.fetching import (
     PULL_CODES,
     PULL_GROUP,
@@ -42,6 +44,7 @@ from saturnmq.protocol.route import MASTER_ID, TopicRoute, brokers_of
 from saturnmq.protocol.topics import REPLY_SUFFIX, is_system_topic
 from saturnmq.runtime.errors import (
     ConfigError,
+    InvalidParameter,
     QueryNotFound,
     SaturnError,
     SubscriptionParseFailed,
@@ -52,10 +55,11 @@ from saturnmq.runtime.errors import (
 
 ROUTE_AGE_S = 1.0
 REQUEST_TIMEOUT_S = 5.0
-GUESSED_BYTES = 1024  # of a message on a broker that cannot weigh it
 RANGES = 5_000  # in one request to be cut
 TOGETHER = 16  # requests at once, each with its piece of work for the broker
 TOGETHER_RANGES = 1_000  # to be cut by requests at once: they fit into a socket's buffer
+
+WITHDRAWN = "their queue is none of the topic's any more; raise its readQueueNums to read them"
 
 T = TypeVar("T")
 
@@ -103,20 +107,23 @@ class ClusterAccess:
             for queue_id in range(data.read_queues)
         )
 
-    def bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
-        places = [
-            (topic, broker)
-            for topic in topics
-            for broker in sorted({queue.broker_name for queue in self.queues(topic)})
-        ]
-        asks = [(self._master(*each), _bounds_of(each[0])) for each in places]
+    def bounds(
+        self, topics: Collection[str], begun: Collection[MessageQueue] = ()
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        readable = {queue for topic in topics for queue in self.queues(topic)}
+        also: dict[tuple[str, str], list[int]] = {queue[:2]: [] for queue in sorted(readable)}
+        for queue in set(begun) - readable:
+            also.get(queue[:2], []).append(queue.queue_id)
+        asks = [(self._master(*at), queue_bounds.request(at[0], ids)) for at, ids in also.items()]
         found: dict[MessageQueue, tuple[int, int]] = {}
-        for (topic, broker), answer in zip(places, self._at_once(asks), strict=True):
+        for (topic, broker), answer in zip(also, self._at_once(asks), strict=True):
+            ids = also[topic, broker]
+            ask = partial(self._bounds_at, topic=topic, broker=broker, also=ids)
             try:
                 table = (
-                    self._at(topic, broker, partial(self._bounds_at, topic=topic))
+                    self._at(topic, broker, ask)
                     if answer is None
-                    else _bounds_in(broker, answer)
+                    else queue_bounds.of_answer(broker, answer)
                 )
             except TopicNotExist:  # deleted, and the nameserver has not heard of it
                 continue
@@ -124,15 +131,17 @@ class ClusterAccess:
                 found[MessageQueue(topic, broker, queue_id)] = bounds
         return found
 
-    def _bounds_at(self, address: str, topic: str) -> dict[int, tuple[int, int]]:
+    def _bounds_at(
+        self, address: str, *, topic: str, broker: str, also: Sequence[int]
+    ) -> queue_bounds.Bounds:
+        ask = partial(_request, address)
         if address not in self._java:
             try:
-                return _bounds_in(address, _request(address, _bounds_of(topic)))
+                return queue_bounds.of_answer(address, ask(queue_bounds.request(topic, also)))
             except UnsupportedRequest:
                 self._java.add(address)
-        stats = Command.request(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
-        table = document(address, _request(address, stats)).get("offsetTable") or {}
-        return {int(k[2]): (int(v["minOffset"]), int(v["maxOffset"])) for k, v in table.items()}
+        readable = [each.queue_id for each in self.queues(topic) if each.broker_name == broker]
+        return queue_bounds.of_rocketmq(address, topic, readable, also, ask)
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         ext = place(queue) | {"timestamp": str(timestamp_ms)}
@@ -173,7 +182,7 @@ class ClusterAccess:
         *,
         first_only: bool = False,
     ) -> list[Range]:
-        cutting = _Cutting(max_bytes, max_rows, first_only)
+        cutting = Cutting(max_bytes, max_rows, first_only)
         by_place: dict[tuple[str, str], list[list[int]]] = {}
         for item in ranges:
             own = by_place.setdefault((item.topic, item.broker), [])
@@ -198,7 +207,7 @@ class ClusterAccess:
         return pieces
 
     def _cuts_at(
-        self, address: str, topic: str, ranges: list[list[int]], cutting: _Cutting
+        self, address: str, topic: str, ranges: list[list[int]], cutting: Cutting
     ) -> list[list[int]]:
         pieces: list[list[int]] = []
         rest = ranges
@@ -253,7 +262,9 @@ class ClusterAccess:
             except Elsewhere as lagging:
                 patience.failed(address, str(lagging), lags=True)
             except SaturnError as error:
-                if not error.retriable:
+                if isinstance(error, InvalidParameter) and self._is_withdrawn(fetch.piece):
+                    fetch.lose_rest(WITHDRAWN)
+                elif not error.retriable:
                     raise
                 if isinstance(error, TopicNotExist) and address == self._master(*place_of):
                     fetch.lose_rest("their topic is deleted")
@@ -261,6 +272,14 @@ class ClusterAccess:
             if fetch.offset > before:
                 patience.progressed()
         fetch.tally.check()
+
+    def _is_withdrawn(self, piece: Range) -> bool:
+        """Whether the topic has fewer read queues on the broker now."""
+        route = self._route(piece.topic, refresh=True)
+        return any(
+            data.broker_name == piece.broker and piece.queue_id >= data.read_queues
+            for data in (route.queues if route else ())
+        )
 
     def _next_replica(self, piece: Range, patience: Patience) -> tuple[str, bool]:
         """The replica to ask now, and whether all others were asked."""
@@ -415,32 +434,6 @@ class ClusterAccess:
         return self._nameservers.route(topic, 0.0 if refresh else ROUTE_AGE_S)
 
 
-class _Cutting(NamedTuple):
-    """The limits by which ranges are cut."""
-
-    max_bytes: int
-    max_rows: int
-    first_only: bool
-
-    def request(self, topic: str, ranges: Sequence[list[int]]) -> Command:
-        ext = {"topic": topic, "maxBytes": str(self.max_bytes), "maxRows": str(self.max_rows)}
-        if self.first_only:
-            ext["firstOnly"] = "true"
-        return Command.request(RequestCode.SPLIT_RANGE, ext, fastjson.dumps(ranges))
-
-    def guessed(self, ranges: Sequence[list[int]]) -> list[list[int]]:
-        """The answer on the assumption that every message has the same size."""
-        step = max(1, min(self.max_bytes // GUESSED_BYTES, self.max_rows))
-        pieces = []
-        for queue_id, start, end in ranges:
-            for first in range(start, end, step):
-                stop = min(first + step, end)
-                pieces.append([queue_id, first, stop, (stop - first) * GUESSED_BYTES])
-                if self.first_only:
-                    break
-        return pieces
-
-
 def _together(pieces: Iterable[Range], max_bytes: int) -> Iterator[list[Range]]:
     """Group neighbouring ranges that together weigh no more than that; a heavier range, or one
     without a weight, is alone."""
@@ -463,15 +456,6 @@ def _refused(address: str, fetch: Fetch, why: SaturnError) -> ConfigError:
         f"correct option subExpression, or have broker {address} filter by it "
         f"(enablePropertyFilter=true); it says of {fetch.expression!r}: {why}"
     )
-
-
-def _bounds_of(topic: str) -> Command:
-    return Command.request(RequestCode.QUEUE_BOUNDS, {"topic": topic})
-
-
-def _bounds_in(address: str, answer: Command) -> dict[int, tuple[int, int]]:
-    table = document(address, answer)
-    return {int(key): (int(low), int(high)) for key, (low, high) in table.items()}
 
 
 def _request(address: str, command: Command) -> Command:

@@ -147,7 +147,10 @@ class StoreDirectory:
             posixpath.basename(path) for path in directories(self._disk, self._path("consumequeue"))
         ]
 
-    def bounds(self, topics: Collection[str]) -> dict[MessageQueue, tuple[int, int]]:
+    def bounds(
+        self, topics: Collection[str], begun: Collection[MessageQueue] = ()
+    ) -> dict[MessageQueue, tuple[int, int]]:
+        """See `Access`; of a topic that has fewer queues now the others are there as well."""
         self._look()
         found = {}
         for topic in topics:

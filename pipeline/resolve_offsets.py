@@ -8,7 +8,7 @@ change. An offset that is gone by now is a loss, as failOnDataLoss has it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from saturnmq.pipeline.access import Access
@@ -30,16 +30,21 @@ class Bounds(NamedTuple):
 
 
 def find(
-    access: Access, options: SourceOptions, *, may_lack: bool = False
+    access: Access,
+    options: SourceOptions,
+    *,
+    may_lack: bool = False,
+    begun: Collection[MessageQueue] = (),
 ) -> dict[MessageQueue, Bounds]:
-    """The queues that the options choose, with their bounds now, sorted. ConfigError for a topic or
-    a queue that does not exist, unless it `may_lack`, or waitForTopic says that it will come."""
+    """The queues that the options choose, with their bounds now, sorted; those that the read has
+    `begun` also if their topic has fewer queues now. ConfigError for a topic or a queue that does
+    not exist, unless it `may_lack`, or waitForTopic says that it will come."""
     may_lack = may_lack or options.wait_for_topic
     if options.pattern:
         topics = _matching(access.topics(), options.pattern)
     else:
         topics = list(options.subscribe) or sorted({queue.topic for queue in options.assign})
-    found = access.bounds(topics)
+    found = access.bounds(topics, begun)
     missing = set(topics) - {queue.topic for queue in found}
     if missing and not may_lack and not options.pattern:
         topic = min(missing)

@@ -125,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for attempt in range(options.where.retries + 1):
             if attempt:  # a broker that registers again is soon there, a slave soon as far
                 time.sleep(options.where.retry_interval_ms / 1000)
-            self._bounds = resolve_offsets.find(self._place, options, may_lack=True)
+            self._bounds = resolve_offsets.find(self._place, options, may_lack=True, begun=begin)
             lacking = {queue for queue, start in begin.items() if self._end_of(queue) < start}
             self._lacking &= lacking
             if lacking == self._lacking:

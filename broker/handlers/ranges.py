@@ -7,7 +7,10 @@ saved progress. Masters and slaves answer alike, below the visible watermark.
 |---|---|---|
 | READ_QUEUE 390020 | topic, queueId, offset, end, maxBytes; subscription, expressionType | frames as a pull's, codes too: 0, 19 nothing there yet, 20 nothing matched, 21 offset below the queue's; nextBeginOffset, minOffset, maxOffset |
 | SPLIT_RANGE 390021 | topic, maxBytes, maxRows, firstOnly; body `[[queueId,start,end],...]` | `{"pieces":[[queueId,start,end,bytes],...],"rest":[[queueId,start,end],...]}` |
-| QUEUE_BOUNDS 390022 | topic | `{"0":[min,end],...}`, all readable queues |
+| QUEUE_BOUNDS 390022 | topic; body `[queueId,...]` | `{"0":[min,end],...}`, all readable queues, and those of the body |
+
+A queue that the topic's readers have lost, because it has fewer read queues now, is answered for to
+whom asks by its number: a reader goes on where it has begun.
 
 Each request does a bounded piece of work on the loop: a chunk of at most 8 MiB, or as many entries
 as are weighed in a few hundred microseconds; the next request asks for `rest`. A read with an SQL92
@@ -24,6 +27,7 @@ from saturnmq.broker.context import Context, answer, answer_failure, cached
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.pull import BYTES_MAX, CODES
 from saturnmq.broker.handlers.subscriptions import is_long, of_request, read_ahead
+from saturnmq.broker.tables.lost_offsets import has_queue
 from saturnmq.protocol import fastjson, headers
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -86,9 +90,13 @@ class RangeService:
             await reading
         answer(endpoint, request, self._reply(request, header, result))
 
+    def _check(self, topic: str, queue_id: int) -> None:
+        """A SaturnError if the topic may not be read, or never had this queue."""
+        self._topics.readable(topic, None if has_queue(self._c, topic, queue_id) else queue_id)
+
     def _read(self, header: headers.ReadQueueHeader) -> GetResult:
         topic, queue_id = header.topic, header.queue_id
-        self._topics.readable(topic, queue_id)
+        self._check(topic, queue_id)
         offset, end = header.offset, header.end
         if offset >= end:
             raise InvalidParameter(f"offsets {offset} to {end}: offset must be below end")
@@ -142,7 +150,7 @@ class RangeService:
         weighed = 0
         while rest and weighed < ENTRIES_MAX and len(pieces) < PIECES_MAX:
             queue_id, start, end = rest.pop()
-            self._topics.readable(topic, queue_id)
+            self._check(topic, queue_id)
             entries = partial(self._store.entries, topic, queue_id)
             for first, stop, weight in cut(entries, start, end, max_bytes, max_rows):
                 assert start <= first < stop <= end, f"{first} to {stop} of {start} to {end}"
@@ -158,6 +166,7 @@ class RangeService:
 
     def on_bounds(self, endpoint: Endpoint, request: Command, header: headers.TopicHeader) -> None:
         topic = self._topics.readable(header.topic)
+        also = _queue_ids(request)
         store, visible = self._store, self._c.visible
 
         def made(queue_ids: list[int]) -> bytes:
@@ -170,9 +179,20 @@ class RangeService:
             }
             return fastjson.dumps(table)[1:-1]
 
-        found = slices.of(range(topic.read_queues), made)
+        beyond = {queue_id for queue_id in also if queue_id >= topic.read_queues}
+        found = slices.of([*range(topic.read_queues), *sorted(beyond)], made)
         work = slices.joined(request, found, lambda table: b"{%b}" % table)
         slices.answer_with(self._c, endpoint, request, work)
+
+
+def _queue_ids(request: Command) -> list[int]:
+    """The numbers in the body."""
+    value = fastjson.loads_strict(request.body, RANGES_BYTES) if request.body else []
+    if not isinstance(value, list) or len(value) > RANGES_MAX:
+        raise InvalidParameter(f"the body must be a list of at most {RANGES_MAX} queue ids")
+    if wrong := [item for item in value if type(item) is not int]:
+        raise InvalidParameter(f"{str(wrong[0])[:60]} is no queue id")
+    return value
 
 
 def _ranges(request: Command) -> list[tuple[int, int, int]]:

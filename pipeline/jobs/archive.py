@@ -112,7 +112,8 @@ def archive(
             new = [name for name in topics if name not in before]
             if new or not topics:
                 known_topics(access, new)
-            bounds = _bounds(access, where, set(topics), ends if fail_on_data_loss else {})
+            retries = where.retries if fail_on_data_loss and not where.path else 0
+            bounds = _bounds(access, where, set(topics), ends, retries)
             wanted = _new(bounds, ends, fail_on_data_loss)
             parts = _parts(spark, access, wanted, max_bytes)
         if not parts:
@@ -221,16 +222,20 @@ def known_topics(access: Access, topics: Sequence[str]) -> list[str]:
 
 
 def _bounds(
-    access: Access, where: Where, topics: set[str], ends: dict[MessageQueue, int]
+    access: Access,
+    where: Where,
+    topics: set[str],
+    ends: dict[MessageQueue, int],
+    retries: int,
 ) -> dict[MessageQueue, tuple[int, int]]:
     """The bounds of all queues. A cluster is asked again while a queue does not reach its end in
     the archive: its broker starts again, or a slave that is behind stands in."""
-    for _ in range(0 if where.path else where.retries):
-        found = access.bounds(topics)
+    for _ in range(retries):
+        found = access.bounds(topics, ends)
         if all(queue in found and found[queue][1] >= end for queue, end in ends.items()):
             return found
         time.sleep(where.retry_interval_ms / 1000)
-    return access.bounds(topics)
+    return access.bounds(topics, ends)
 
 
 def _new(

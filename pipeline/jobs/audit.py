@@ -269,7 +269,7 @@ def _shared(where: Where, archived: Ranges, archive: str, findings: Findings) ->
     say later than it does what consumers may see."""
     running = bool(where.path) and NativeDisk().locked(posixpath.join(where.path, "lock"))
     with open_access(where) as access:
-        bounds = access.bounds(sorted({queue.topic for queue in archived}))
+        bounds = access.bounds(sorted({queue.topic for queue in archived}), archived)
     shared = {}
     for queue, (first, end) in sorted(archived.items()):
         low, high = bounds.get(queue, (0, 0))

@@ -234,6 +234,26 @@ def rows(made, partitions):
     return sum(batch.num_rows for part in partitions for batch in made.read(part))
 
 
+def test_a_query_goes_on_when_its_topic_has_fewer_queues(cluster, topic):
+    produce(cluster, topic, 5, 5, 5)
+    made = reader(cluster, topic)
+    start = made.initialOffset()
+    end = taken(made, start)
+    planned = [part.value for part in made.partitions(start, end)]
+    produce(cluster, topic, 0, 0, 1)
+    with Admin(cluster.nameservers[0]) as admin, open_access(made._where) as access:
+        admin.alter_topic(topic, read_queues=2, write_queues=2)
+        until(lambda: len(access.queues(topic)) == 2, "the route has fewer queues")
+    again = reader(cluster, topic)
+    repeated = again.partitions(start, end)
+    assert [part.value for part in repeated] == planned
+    assert rows(again, repeated) == 15
+    following = taken(again, end)
+    assert ends(following) == [5, 5, 6, 0]
+    assert rows(again, again.partitions(end, following)) == 1
+    assert ends(reader(cluster, topic).initialOffset()) == [0, 0]
+
+
 def test_a_batch_that_is_repeated_is_cut_as_the_first_time(cluster, topic):
     produce(cluster, topic, 200, 100, 50)
     given = {"maxRecordsPerPartition": 40, "partitions": 3}
