@@ -103,6 +103,10 @@ class Access(Protocol):
         """Every readable queue's first offset and its end, the next offset that consumers will
         see; and those of the queues `begun`, also if their topic has fewer queues now."""
 
+    def end_in_log(self, queue: MessageQueue) -> int | None:
+        """Where the queue ends with the messages that consumers do not see yet: behind it nothing
+        comes back. None: its master does not say."""
+
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message stored at that time or later; the queue's end if there is none."""
 

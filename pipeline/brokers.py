@@ -30,12 +30,13 @@ from saturnmq.pipeline.fetching import (
     PULL_GROUP,
     Elsewhere,
     Fetch,
+    Lagging,
     Patience,
     place,
     unreachable,
 )
 from saturnmq.pipeline.plan import Range
-from saturnmq.pipeline.reading import decoder
+from saturnmq.pipeline.reading import cut_off, decoder
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.message_queue import MessageQueue
@@ -142,6 +143,14 @@ class ClusterAccess:
                 self._java.add(address)
         readable = [each.queue_id for each in self.queues(topic) if each.broker_name == broker]
         return queue_bounds.of_rocketmq(address, topic, readable, also, ask)
+
+    def end_in_log(self, queue: MessageQueue) -> int | None:
+        command = Command.request(RequestCode.GET_MAX_OFFSET, place(queue) | {"committed": "false"})
+        try:
+            master = self._master(queue.topic, queue.broker_name)
+            return None if master is None else int(_request(master, command).ext["offset"])
+        except SaturnError:
+            return None
 
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         ext = place(queue) | {"timestamp": str(timestamp_ms)}
@@ -253,14 +262,19 @@ class ClusterAccess:
         patience = Patience(self._where, fetch.piece)
         place_of = fetch.piece.topic, fetch.piece.broker
         while fetch.offset < fetch.end:
-            address, fetch.is_last = self._next_replica(fetch.piece, patience)
             before = fetch.offset
             try:
+                address, fetch.is_last = self._next_replica(fetch.piece, patience)
                 yield from self._read_from(address, fetch)
             except UnsupportedRequest:
                 self._java.add(address)
             except Elsewhere as lagging:
                 patience.failed(address, str(lagging), lags=True)
+            except Lagging:
+                end = self.end_in_log(fetch.piece.queue)
+                if end is None or end > fetch.offset:
+                    raise
+                fetch.lose_rest(cut_off(end))
             except SaturnError as error:
                 if isinstance(error, InvalidParameter) and self._is_withdrawn(fetch.piece):
                     fetch.lose_rest(WITHDRAWN)

@@ -161,6 +161,11 @@ class StoreDirectory:
                 found[name] = queue.min_offset, queue.max_offset
         return found
 
+    def end_in_log(self, queue: MessageQueue) -> int | None:
+        """See `Access`; what is not confirmed counts as not there."""
+        self._look()
+        return int(self._queue(queue).max_offset)
+
     def offset_at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         self._look()
         return first_stored_from(self._queue(queue), timestamp_ms, self._store_time_at)

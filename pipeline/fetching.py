@@ -38,6 +38,10 @@ class BrokersUnreachable(SaturnError):
     """No replica of a broker could be asked"""
 
 
+class Lagging(BrokersUnreachable):
+    """All replicas of a broker have less than was asked for"""
+
+
 class Elsewhere(SaturnError):
     """This replica does not have the messages"""
 
@@ -164,14 +168,16 @@ class Patience:
             self._since = time.monotonic()
 
     def pause(self) -> None:
-        """Everybody was tried: wait before the next round, or give up."""
+        """Everybody was tried: wait before the next round, or give up. Lagging: all have less than
+        was asked for."""
         waited = time.monotonic() - (self._since or time.monotonic())
         limit = self._where.timeout_ms / 1000
         if self._lags:
             limit = min(limit, LAGS_S)
         if waited >= limit:
             what = f"{self._piece} could not be read for {waited:.0f} s"
-            raise unreachable(what, self.problems, " (option pullTimeoutMs)", prefix="")
+            error = unreachable(what, self.problems, " (option pullTimeoutMs)", prefix="")
+            raise Lagging(str(error)) if self._lags else error
         time.sleep(PAUSE_S)
         self.tried.clear()
         self._lags = True

@@ -70,6 +70,11 @@ class ReadTally:
             log.warning("%s: %d messages are missing, damaged or lost", piece, missing)
 
 
+def cut_off(end: int) -> str:
+    """Why messages behind the `end` of a queue are lost."""
+    return f"the queue ends at {end} now, its newest messages were lost"
+
+
 def lost(fail: bool, piece: Range, start: int, end: int, why: str) -> None:
     """DataLoss if the query is to `fail`, else a line in the log."""
     text = f"messages {start} to {end} of {piece.topic} {piece.broker}/{piece.queue_id}: {why}"

@@ -31,7 +31,7 @@ from saturnmq.pipeline.offsets import PLAN, Offsets, from_json, to_json
 from saturnmq.pipeline.options import LATEST, SourceOptions
 from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import PIECE_ROWS, Range, ReadPlan, share
-from saturnmq.pipeline.reading import lost
+from saturnmq.pipeline.reading import cut_off, lost
 from saturnmq.pipeline.resolve_offsets import Bounds
 from saturnmq.pipeline.source import Ranges, plan_of, plan_ranges, read_ranges
 from saturnmq.protocol.message_queue import MessageQueue
@@ -98,7 +98,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = {queue: bounds.high for queue, bounds in found.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        begin = from_json(start)
+        before = from_json(start)
+        begin = dict(before)
         high = self._look(begin)
         waiting = {
             queue: end - begin.get(queue, 0)
@@ -107,8 +108,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         everything = isinstance(limit, ReadAllAvailable)
         if not waiting or (not everything and self._too_few(sum(waiting.values()))):
-            return start
-        if not everything:
+            if begin == before:
+                return start
+            waiting = {}
+        elif not everything:
             waiting = self._limited(begin, waiting)
         self._triggered_at = time.monotonic()
         end = begin | {queue: begin.get(queue, 0) + rows for queue, rows in waiting.items()}
@@ -119,7 +122,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json({queue: bounds.high for queue, bounds in self._bounds.items()}) or None
 
     def _look(self, begin: Offsets) -> Offsets:
-        """The queues' ends, none before `begin`; what is lost is told."""
+        """The queues' ends, none before `begin`, which is lowered where a queue has lost its end;
+        what is lost is told."""
         options = self._options
         lacking: set[MessageQueue] = set()
         for attempt in range(options.where.retries + 1):
@@ -130,14 +134,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._lacking &= lacking
             if lacking == self._lacking:
                 break
-        for queue in sorted(lacking - self._lacking):
-            start, end = begin[queue], self._end_of(queue)
-            why = f"the queue ends at {end} now, its newest messages were lost"
-            if queue not in self._bounds:
-                why = "the queue is gone: its topic is deleted, or no broker of that name runs"
-                end = start
-            lost(options.fail_on_data_loss, Range(*queue, end, end), end, start, why)
-            self._lacking.add(queue)
+        for queue in sorted(lacking):
+            self._tell_lacking(queue, begin)
+        self._lacking |= lacking
         high = {queue: max(end, begin.get(queue, 0)) for queue, (_, end) in self._bounds.items()}
         if self._target is not None:
             for queue in high.keys() & begin.keys():  # away when the target was noted
@@ -147,6 +146,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 for queue, end in high.items()
             }
         return high
+
+    def _tell_lacking(self, queue: MessageQueue, begin: Offsets) -> None:
+        """Tell of a queue that is gone. In one that has lost its end the read goes on there, for
+        new messages get the offsets of those that were lost."""
+        start = end = begin[queue]
+        if queue not in self._bounds:
+            if queue in self._lacking:
+                return
+            why = "the queue is gone: its topic is deleted, or no broker of that name runs"
+        else:
+            in_log = self._place.end_in_log(queue)
+            if in_log is None or in_log >= start:  # a broker that comes back may have more
+                return
+            begin[queue] = end = in_log
+            why = cut_off(end)
+        lost(self._options.fail_on_data_loss, Range(*queue, end, end), end, start, why)
 
     def _end_of(self, queue: MessageQueue) -> int:
         """Where the queue ends; before every offset if it is gone."""

@@ -181,6 +181,13 @@ class UpdateOffsetHeader(ReaderHeader):
 
 
 @header
+class MaxOffsetHeader(QueueHeader):
+    """GET_MAX_OFFSET 30."""
+
+    committed: bool = flag("committed", default=True)
+
+
+@header
 class SearchOffsetHeader(QueueHeader):
     """SEARCH_OFFSET_BY_TIMESTAMP 29."""
 
@@ -418,7 +425,7 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.QUERY_CONSUMER_OFFSET: QueryOffsetHeader,
     _C.UPDATE_CONSUMER_OFFSET: UpdateOffsetHeader,
     _C.SEARCH_OFFSET_BY_TIMESTAMP: SearchOffsetHeader,
-    _C.GET_MAX_OFFSET: QueueHeader,
+    _C.GET_MAX_OFFSET: MaxOffsetHeader,
     _C.GET_MIN_OFFSET: QueueHeader,
     _C.GET_EARLIEST_MSG_STORETIME: QueueHeader,
     _C.VIEW_MESSAGE_BY_ID: ViewMessageHeader,

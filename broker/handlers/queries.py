@@ -1,7 +1,8 @@
 """Questions about offsets and single messages: codes 12 14 15 29 30 31 32 33.
 
 The end of a queue in an answer is that of its visible part: if the messages behind it are lost,
-later messages get their offsets. A node that has lost a part of its log reports no bounds of a
+later messages get their offsets. Who must know whether messages are lost asks for the end in the
+log (`committed`=false). A node that has lost a part of its log reports no bounds of a
 queue before it has that part again: a new group would begin behind it. A lookup that finds nothing
 answers as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for
 33.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from saturnmq.broker.context import Context, answer
 from saturnmq.broker.handlers import slices
+from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.lost_offsets import beginning, check_queue, commit, log_of
 from saturnmq.protocol import headers
 from saturnmq.protocol.endpoint import Endpoint
@@ -65,11 +67,16 @@ class QueryService:
         answer(endpoint, request, request.reply(0))
 
     def on_max_offset(
-        self, endpoint: Endpoint, request: Command, header: headers.QueueHeader
+        self, endpoint: Endpoint, request: Command, header: headers.MaxOffsetHeader
     ) -> None:
         topic, queue_id = header.topic, header.queue_id
         self._check_whole()
-        offset = self._store.visible_end(topic, queue_id, self._c.visible)
+        if header.committed:
+            offset = self._store.visible_end(topic, queue_id, self._c.visible)
+        elif self._role.state is State.MASTER:
+            offset = self._store.max_offset(topic, queue_id)
+        else:
+            raise SystemBusy("another node may have more of the queue: ask a master that leads")
         answer(endpoint, request, request.reply(0, ext={"offset": str(offset)}))
 
     def on_min_offset(

@@ -102,9 +102,13 @@ def test_with_nobody_left_the_error_says_who_was_asked(cluster):
 def test_messages_that_nobody_has_are_not_waited_for_for_ever(cluster, monkeypatch):
     monkeypatch.setattr(fetching, "LAGS_S", 0.3)
     beyond = WHOLE._replace(start=ROWS - 10, end=ROWS + 10)
-    with open_access(where(cluster)) as access, pytest.raises(BrokersUnreachable) as caught:
+    with open_access(where(cluster)) as access, pytest.raises(DataLoss) as caught:
         list(access.batches([beyond], BODIES))
-    assert f"it has the queue from 0 to {ROWS}" in str(caught.value)
+    assert f"messages {ROWS} to {ROWS + 10} of orders broker-0/1" in str(caught.value)
+    assert f"the queue ends at {ROWS} now, its newest messages were lost" in str(caught.value)
+    careless = Decoding(BODIES.columns, fail_on_data_loss=False)
+    with open_access(where(cluster)) as access:
+        assert rows(access.batches([beyond, WHOLE], careless)) == EVERYTHING[-10:] + EVERYTHING
 
 
 def test_a_connection_serves_one_task_after_the_other(cluster):
@@ -171,7 +175,9 @@ def test_one_small_range_that_nobody_has_is_told(cluster, monkeypatch):
     with open_access(where(cluster)) as access:
         batches = access.batches([*some, beyond, *some], BODIES)
         assert rows([next(batches) for _ in some]) == EVERYTHING[:30]
-        with pytest.raises(BrokersUnreachable, match=rf"1 {ROWS} to {ROWS + 1} could not be read"):
+        with pytest.raises(
+            DataLoss, match=rf"{ROWS} to {ROWS + 1} of orders broker-0/1: the queue"
+        ):
             next(batches)
 
 

@@ -284,7 +284,7 @@ def test_a_topic_that_comes_later_is_read_from_its_beginning(cluster):
     assert len(read) == 7
 
 
-def test_what_is_lost_ends_the_query_unless_told_otherwise(cluster, topic):
+def test_what_is_lost_ends_the_query_unless_told_otherwise(cluster, topic, monkeypatch):
     produce(cluster, topic, 5, 5)
     quick = {"fetchOffset.numRetries": 0}
     made = reader(cluster, topic, **quick)
@@ -296,7 +296,29 @@ def test_what_is_lost_ends_the_query_unless_told_otherwise(cluster, topic):
         taken(made, gone)
     careless = reader(cluster, topic, failOnDataLoss="false", **quick)
     assert ends(taken(careless, gone)) == [5, 5, 4]
-    assert taken(careless, beyond) == beyond
+    after = taken(careless, beyond)  # new messages get the offsets of those that were lost
+    assert ends(after) == [5, 5, 0, 0]
+    assert careless.partitions(beyond, after) == []
+    produce(cluster, topic, 3)
+    assert ends(taken(careless, after)) == [8, 5, 0, 0]
+    monkeypatch.setattr(made._place, "end_in_log", lambda _: None)  # its master is away
+    far = {topic: {"broker-0": {"0": 99, "1": 5, "2": 0, "3": 0}}}
+    assert taken(made, far) == far
+
+
+def test_a_query_goes_on_where_a_queue_that_lost_its_end_ends_now(spark, cluster, topic, tmp_path):
+    produce(cluster, topic, 5)
+    output, checkpoint = tmp_path / "out", tmp_path / "checkpoint"
+    stream(spark, cluster, topic, checkpoint, output)
+    [offsets] = offsets_of(checkpoint)
+    offsets.write_text(offsets.read_text().replace('"0":5', '"0":9'))
+    offsets.with_name(f".{offsets.name}.crc").unlink()
+    careless = {"failOnDataLoss": "false", "fetchOffset.numRetries": "0"}
+    stream(spark, cluster, topic, checkpoint, output, **careless)
+    produce(cluster, topic, 3)
+    stream(spark, cluster, topic, checkpoint, output, **careless)
+    found = spark.read.parquet(str(output)).collect()
+    assert sorted(row.queueOffset for row in found) == list(range(8))
 
 
 def test_a_nameserver_that_is_started_again_is_waited_for(cluster, topic):

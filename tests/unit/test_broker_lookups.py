@@ -69,6 +69,8 @@ def test_what_no_consumer_may_see_is_not_found_and_is_not_before_the_end_of_its_
         broker, client, _ = await filled(world, role="SYNC_MASTER", alone=True)
         assert broker.store.max_offset("T", 1) == 3
         assert (await client.ask(30, QUEUE)).ext == {"offset": "0"}
+        in_log = await client.ask(30, {**QUEUE, "committed": "false"})
+        assert in_log.ext == {"offset": "3"}
         seen = await client.ask(33, {"offset": 0})
         assert (seen.code, seen.remark) == (1, "can not find message by the offset, 0")
         assert (await client.ask(12, {"topic": "T", "key": "k"})).code == 22

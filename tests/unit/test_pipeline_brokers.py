@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 from cluster_rig import until
 from saturnmq import Admin, Message, Producer
+from saturnmq.broker.handlers.queries import QueryService
 from saturnmq.broker.handlers.ranges import RangeService
+from saturnmq.pipeline import fetching
 from saturnmq.pipeline.access import Access, DataLoss, Decoding, Where
+from saturnmq.pipeline.fetching import BrokersUnreachable
 from saturnmq.pipeline.jobs.archive import archive
 from saturnmq.pipeline.jobs.audit import audit
 from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.runtime.errors import ConfigError, UnsupportedRequest
+from saturnmq.runtime.errors import ConfigError, SystemBusy, UnsupportedRequest
 from served_rig import served
 
 
@@ -117,3 +120,46 @@ def test_a_rocketmq_broker_gives_nothing_of_a_queue_that_was_taken_away(
         careless = Decoding(fail_on_data_loss=False)
         assert sum(batch.num_rows for batch in access.batches(pieces, careless)) == ROWS
         assert "data loss: messages 0 to 10 of orders broker-a/3" in caplog.text
+
+
+def rows_of_five(root: Path, planned: Range, decoding: Decoding) -> int:
+    """How many messages of a range are read from a queue that has five."""
+    with served(root) as nameserver, open_access(Where.brokers(nameserver)) as access:
+        with Admin(nameserver) as admin:
+            admin.create_topic("orders", queues=1)
+        with Producer(nameservers=nameserver) as producer:
+            for _ in range(5):
+                producer.send(Message("orders", b"x"), queue=planned.queue)
+        until(lambda: access.bounds(["orders"]).get(planned.queue) == (0, 5), "all can be read")
+        return sum(batch.num_rows for batch in access.batches([planned], decoding))
+
+
+CUT_OFF = Range("orders", "broker-a", 0, 3, 9)
+
+
+@pytest.mark.parametrize("rocketmq", [False, True])
+def test_messages_behind_the_end_of_a_queue_are_lost(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    rocketmq: bool,
+) -> None:
+    monkeypatch.setattr(fetching, "LAGS_S", 0.3)
+    if rocketmq:
+        no_ranges(monkeypatch)
+    with pytest.raises(DataLoss, match=r"messages 5 to 9 of .*: the queue ends at 5 now"):
+        rows_of_five(tmp_path / "one", CUT_OFF, Decoding())
+    assert rows_of_five(tmp_path / "two", CUT_OFF, Decoding(fail_on_data_loss=False)) == 2
+    assert "data loss: messages 5 to 9 of orders broker-a/0" in caplog.text
+
+
+def test_messages_that_another_node_may_have_are_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asks_whether_it_leads(*_: object) -> None:
+        raise SystemBusy("another node may have more")
+
+    monkeypatch.setattr(fetching, "LAGS_S", 0.3)
+    monkeypatch.setattr(QueryService, "on_max_offset", asks_whether_it_leads)
+    with pytest.raises(BrokersUnreachable, match="3 to 9 could not be read"):
+        rows_of_five(tmp_path, CUT_OFF, Decoding(fail_on_data_loss=False))
