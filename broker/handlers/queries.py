@@ -1,8 +1,8 @@
 """Questions about offsets and single messages: codes 12 14 15 29 30 31 32 33.
 
 The end of a queue in an answer is that of its visible part: if the messages behind it are lost,
-later messages get their offsets. Who must know whether messages are lost asks for the end in the
-log (`committed`=false). A node that has lost a part of its log reports no bounds of a
+later messages get their offsets. With `committed`=false it is the end in the log, for readers that
+must know whether messages are lost. A node that has lost a part of its log reports no bounds of a
 queue before it has that part again: a new group would begin behind it. A lookup that finds nothing
 answers as a Java broker does, because clients branch on it: 22 for 14 and 12, -1 for 32, code 1 for
 33.
