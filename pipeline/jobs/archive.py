@@ -418,8 +418,11 @@ def archive_by_spark(
             maxBytesPerPartition=str(max_bytes),
         )
     )
-    utc = f.to_utc_timestamp(f.col("storeTimestamp"), f.current_timezone())
-    rows = source.load().withColumn(HOUR, f.date_format(utc, "yyyy-MM-dd-HH"))
+    # In numbers: the wall clock of the session's time zone has not every hour of UTC.
+    hours = f.floor(f.unix_seconds("storeTimestamp") / 3600)
+    day = f.date_add(f.lit("1970-01-01").cast("date"), f.floor(hours / 24).cast("int"))
+    of_day = f.lpad(f.pmod(hours, f.lit(24)).cast("string"), 2, "0")
+    rows = source.load().withColumn(HOUR, f.concat_ws("-", day.cast("string"), of_day))
     with plain_errors():
         query = (
             rows.writeStream.format("parquet")

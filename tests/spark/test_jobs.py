@@ -9,6 +9,7 @@ import shutil
 import time
 from collections import Counter, defaultdict
 
+import pipeline_store_rig
 import pytest
 from cluster_rig import running
 from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
@@ -189,6 +190,20 @@ def test_the_plain_path_archives_once_too_and_any_parquet_can_be_replayed(spark,
         done = replay(spark, to, "plain", servers, source_topic="orders")
         assert (done.messages, done.new) == (first.messages, new)
     assert rows_of(contents(cluster, "plain")) == rows_of(contents(cluster, "orders"))
+
+
+def test_the_plain_path_has_hours_of_utc_in_every_time_zone(spark, tmp_path, monkeypatch):
+    # 02:30 UTC: a time that the clocks of Berlin left out on this day.
+    monkeypatch.setattr(pipeline_store_rig, "START_MS", 1_774_751_400_000)
+    root, to = made(tmp_path / "store", count=20), str(tmp_path / "plain")
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        archive_by_spark(spark, Where.store(str(root), trust_tail=True), ["T0", "T1"], to)
+        hours = {row.hour for row in read_archive(spark, to).collect()}
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert hours == {"2026-03-29-02"}
 
 
 def test_a_report_tells_of_topics_and_groups(spark, cluster):
