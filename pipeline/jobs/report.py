@@ -26,7 +26,7 @@ from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.jobs.archive import known_topics, workers
 from saturnmq.pipeline.jobs.manifest import hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run
-from saturnmq.pipeline.jobs.usage import Amount, Usage
+from saturnmq.pipeline.jobs.usage import Usage
 from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range, ReadPlan, pack
 from saturnmq.protocol.topics import DLQ_PREFIX, RETRY_PREFIX
@@ -38,6 +38,7 @@ _COLUMNS = ("size", "storeTimestamp", "bornTimestamp", "keys", "tags")
 _OF_RETRIES = (*_COLUMNS, "reconsumeTimes", "properties")
 _MOST = 20
 _PLOTTED = 5  # topics, the biggest, that have a line in plots over time
+_POINTS = 10_000  # of a line at most: a clock that was wrong makes a span of decades
 
 
 @dataclass(slots=True)
@@ -303,15 +304,18 @@ def _over_time(found: UsageReport) -> str:
     hours = [hour for _, usage in biggest for hour in usage.hours]
     if not hours:
         return ""
-    span = range(min(hours), max(hours) + 1)
-    names = [hour_name(hour) for hour in span]
+    first, last = min(hours), max(hours)
+    step = (last - first) // _POINTS + 1
+    names = [hour_name(hour) for hour in range(first, last + 1, step)]
+    unit = "an hour" if step == 1 else f"in {step:,} hours"
     plots = []
-    for title, size in (("messages an hour", 0), ("MiB an hour", 1 << 20)):
+    for title, size in (("messages", 0), ("MiB", 1 << 20)):
         series = {}
         for name, usage in biggest:
-            amounts = [usage.hours.get(hour, Amount()) for hour in span]
-            series[name] = [a.bytes / size if size else a.messages for a in amounts]
-        plots.append(html.lines(title, names, series))
+            series[name] = points = [0.0] * len(names)
+            for hour, amount in usage.hours.items():
+                points[(hour - first) // step] += amount.bytes / size if size else amount.messages
+        plots.append(html.lines(f"{title} {unit}", names, series))
     return "<h2>Over time</h2>" + "".join(plots)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -31,6 +32,21 @@ def root(tmp_path: Path) -> Path:
 
 def reported(root: Path, **options) -> UsageReport:
     return report(None, Where.store(str(root), trust_tail=True), **options)
+
+
+def test_a_page_stays_small_when_a_clock_was_decades_behind(tmp_path: Path) -> None:
+    store = opened(tmp_path / "store", step_ms=START_MS)
+    for _ in range(3):
+        store.put(PendingMessage("T", 0, b"x", b""))
+    while store.reput():
+        pass
+    store.close()
+    found = reported(tmp_path / "store")
+    hours = found.to_json()["topics"][0]["hours"]
+    assert [each["messages"] for each in hours] == [1, 1, 1]
+    page = as_html(found)
+    assert len(page) < 1 << 20
+    assert re.search(r"messages in [\d,]+ hours", page)
 
 
 # -- counting -------------------------------------------------------------------------------------
