@@ -25,7 +25,7 @@ from saturnmq.protocol.message_queue import MessageQueue
 OPEN_BYTES_MAX = 64 << 20
 """The most that a task holds back in part-filled chunks: with many queues they leave sooner."""
 
-NOW = -1
+NOW = -(1 << 61)  # ms since 1970 that no column has
 
 
 @dataclass(slots=True)
@@ -147,7 +147,8 @@ def _kinds(batch: pa.RecordBatch, packed: Any) -> Any:
     kinds = np.full(batch.num_rows, NOW, np.int64)
     if born:
         micros = batch.column("bornTimestamp").cast(pa.int64())
-        kinds = pc.fill_null(micros, NOW * 1000).to_numpy(zero_copy_only=False) // 1000
+        ms = pc.fill_null(micros, 0).to_numpy(zero_copy_only=False) // 1000
+        kinds = np.where(micros.is_null().to_numpy(zero_copy_only=False), NOW, ms)
     return kinds * 2 + (0 if packed is None else packed)
 
 

@@ -32,7 +32,6 @@ from .nameserver_headers import NAMESERVER_HEADERS
 from .pop_headers import EXPRESSION_MAX, EXPRESSION_TYPE_MAX, HANDLE_MAX, POP_HEADERS
 from .route import QUEUES_MAX
 
-TIME_MAX = 253_402_300_799_999  # ms since 1970: the end of the year 9999
 EPOCH_BEGIN = 1 << 62  # a sink's epochs and partitions are below
 ATTEMPT_MAX = 64  # bytes of the name of an attempt
 ADDRESSES_MAX = 1 << 20  # characters of a list of addresses
@@ -377,7 +376,7 @@ class StageHeader(AttemptHeader):
     topic: str = name("topic")
     queue_id: int = int32("queueId")
     sys_flag: int = int32("sysFlag", default=0)
-    born_timestamp: int = number("bornTimestamp", default=0, most=TIME_MAX)
+    born_timestamp: int = number("bornTimestamp", default=0, least=INT64_MIN)
 
 
 @header

@@ -110,6 +110,16 @@ def test_a_chunk_ends_where_the_time_of_birth_changes():
     assert found == [(5000, [b"0", b"1"]), (6000, [b"2"]), (NOW, [b"3"]), (5000, [b"4"])]
 
 
+def test_messages_may_be_born_before_1970():
+    born = [-1, -1000, -1001, None, -(1 << 63), (1 << 63) - 1]
+    times = pa.array(born, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    batch = pa.record_batch({"body": [b"%d" % n for n in range(6)], "bornTimestamp": times})
+    found = [(chunk.born_ms, len(entries)) for chunk, entries in chunks(batch)]
+    least, most = -(1 << 63) // 1000, ((1 << 63) - 1) // 1000
+    assert found == [(-1, 2), (-2, 1), (NOW, 1), (least, 1), (most, 1)]
+    assert NOW not in (-1, -2, least, most)
+
+
 @pytest.mark.parametrize("kind", sorted(compression.NAMES))
 def test_bodies_from_the_threshold_on_are_compressed_and_order_holds(kind):
     bodies = [b"s", b"L" * 900, b"M" * 900, b"t"]

@@ -2,21 +2,28 @@
 
 import client_fakes as fakes
 import pytest
+from cluster_rig import until
+from saturnmq import Admin
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConnectionLost, TopicNotExist
+from served_rig import served
 
-pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 
-from saturnmq.pipeline.chunking import NOW, Chunk
-from saturnmq.pipeline.sending import (
+from saturnmq.pipeline.access import Decoding, Where  # noqa: E402
+from saturnmq.pipeline.chunking import NOW, Chunk  # noqa: E402
+from saturnmq.pipeline.columns import select  # noqa: E402
+from saturnmq.pipeline.places import open_access  # noqa: E402
+from saturnmq.pipeline.plan import Range  # noqa: E402
+from saturnmq.pipeline.sending import (  # noqa: E402
     ChunkSender,
     ProducerKey,
     SinkFailed,
     producers,
 )
-from saturnmq.pipeline.sink_options import parse
+from saturnmq.pipeline.sink_options import parse  # noqa: E402
 
 
 @pytest.fixture
@@ -119,3 +126,27 @@ def test_no_nameserver_is_told_with_the_option_to_correct():
     with pytest.raises(ConnectionLost, match=said):
         send("127.0.0.1:1", [chunk(b"1")], retryTimeoutMs="200")
     producers.close_idle()
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_rows_may_be_born_before_1970(tmp_path, delivery):
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    from saturnmq.pipeline.sink_task import TaskIdentity
+    from saturnmq.pipeline.writing import write_rows
+
+    born = [-86_400_000_000, -1000, 253_402_300_800_000_000]
+    times = pa.array(born, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    batch = pa.record_batch({"body": [b"x"] * len(born), "bornTimestamp": times})
+    with served(tmp_path) as nameserver, open_access(Where.brokers(nameserver)) as access:
+        with Admin(nameserver) as admin:
+            admin.create_topic("T", queues=1)
+        given = parse({"endpoints": nameserver, "topic": "T", "delivery": delivery})
+        identity = TaskIdentity("sink", 0, 0)
+        written = write_rows([batch], tuple(batch.schema.names), given, identity, None)
+        assert written.rows == len(born)
+        whole = Range("T", "broker-a", 0, 0, len(born))
+        until(lambda: access.bounds(["T"])[whole.queue] == (0, len(born)), "all can be read")
+        decoding = Decoding(select(["bornTimestamp"]))
+        found = [batch.column(0).cast(pa.int64()) for batch in access.batches([whole], decoding)]
+    # Arrow's readers take no time behind the year 9999
+    assert pa.concat_arrays(found).to_pylist() == [*born[:2], 253_402_300_799_999_999]
