@@ -159,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             in_log = self._place.end_in_log(queue)
             if in_log is None or in_log >= start:  # a broker that comes back may have more
                 return
-            begin[queue] = end = in_log
+            begin[queue] = end = self._bounds[queue].high
             why = cut_off(end)
         lost(self._options.fail_on_data_loss, Range(*queue, end, end), end, start, why)
 

@@ -114,9 +114,9 @@ def archive(
                 known_topics(access, new)
             retries = where.retries if fail_on_data_loss and not where.path else 0
             bounds = _bounds(access, where, set(topics), ends, retries)
-            wanted = _new(bounds, ends, fail_on_data_loss)
+            wanted = _new(access, where, bounds, ends, fail_on_data_loss)
             parts = _parts(spark, access, wanted, max_bytes)
-        if not parts:
+        if not wanted:
             return Archived(kept.path)
         work = partial(
             _archive_part,
@@ -239,9 +239,15 @@ def _bounds(
 
 
 def _new(
-    bounds: dict[MessageQueue, tuple[int, int]], ends: dict[MessageQueue, int], fail: bool
+    access: Access,
+    where: Where,
+    bounds: dict[MessageQueue, tuple[int, int]],
+    ends: dict[MessageQueue, int],
+    fail: bool,
 ) -> list[Range]:
-    """The messages that are not yet archived."""
+    """The messages that are not yet archived. An empty range is of a queue that has lost its end:
+    there the next run goes on, for new messages get the offsets of those that were lost. A store
+    that ends early may be that of a slave that was behind."""
     found = []
     for queue in sorted(set(ends) - set(bounds)):
         name = f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
@@ -257,6 +263,9 @@ def _new(
             _tell(
                 fail, f"{name} ends at {high}, the archive has it up to {start}: was it truncated?"
             )
+            in_log = None if where.path else access.end_in_log(queue)
+            if in_log is not None and in_log < start:
+                found.append(Range(*queue, high, high))
         if max(start, low) < high:
             found.append(Range(*queue, max(start, low), high))
     return found

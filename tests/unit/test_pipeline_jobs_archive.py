@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 from collections import Counter
@@ -17,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cluster_rig import until
 from pipeline_store_rig import SIZES, made, opened, put, segments
 from saturnmq import Admin, Message, Producer
 from saturnmq.pipeline.access import DataLoss, Where
@@ -24,6 +26,7 @@ from saturnmq.pipeline.jobs import manifest as manifests
 from saturnmq.pipeline.jobs.archive import Archived, archive
 from saturnmq.pipeline.jobs.audit import audit
 from saturnmq.pipeline.jobs.manifest import Archive, ArchiveChanged
+from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError, StoreDamaged
 from served_rig import served
@@ -228,6 +231,32 @@ def test_a_store_that_ends_before_the_archive_is_told(root: Path, to: Path) -> N
     archived(root, to)
     with pytest.raises(DataLoss, match="was it truncated"):
         archived(earlier, to)
+
+
+def test_new_messages_at_the_offsets_of_lost_ones_are_archived(tmp_path: Path, to: Path) -> None:
+    with (
+        served(tmp_path) as nameserver,
+        Admin(nameserver) as admin,
+        Producer(nameservers=nameserver) as producer,
+    ):
+        place = Where.brokers(nameserver, retries=0)
+        admin.create_topic("T", queues=1)
+
+        def archived_after(*bodies: bytes, fail: bool = False) -> int:
+            for body in bodies:
+                end = producer.send(Message("T", body)).queue_offset + 1
+            with open_access(place) as access:
+                until(lambda: [*access.bounds(["T"]).values()] == [(0, end)], "all can be read")
+            return archive(None, place, ["T"], str(to), fail_on_data_loss=fail).messages
+
+        assert archived_after(b"0", b"1") == 2
+        manifest = to / "_manifest" / "00000001.json"  # as if the broker had lost 2 to 5
+        manifest.write_text(re.sub(r"(\[\s*0,\s*)2(\s*\])", r"\g<1>5\2", manifest.read_text()))
+        with pytest.raises(DataLoss, match="ends at 3, the archive has it up to 5"):
+            archived_after(b"2", fail=True)
+        assert archived_after(b"3") == 0  # it goes on here
+        assert archived_after(b"4", b"5", b"6") == 3
+    assert sorted(row["body"] for row in rows(to)) == [b"0", b"1", b"4", b"5", b"6"]
 
 
 def test_of_two_runs_at_once_the_second_adds_nothing_and_says_so(
