@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import posixpath
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -37,6 +38,7 @@ TEMPORARY = "_temporary"
 PLACED = "placed.json"  # in a run's directory: the names it is about to give
 LOCK = "lock"  # beside it: held while the run lives
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # Hadoop takes hdfs:/x for hdfs:///x
 
 Ranges = dict[MessageQueue, tuple[int, int]]
 
@@ -284,7 +286,7 @@ def covered(manifests: Sequence[Manifest]) -> Ranges:
 
 def is_local(path: str) -> bool:
     """Whether plain file operations reach it: no scheme, or file:."""
-    return "://" not in path or path.startswith("file://")
+    return path.startswith("file:") or _SCHEME.match(path) is None
 
 
 def local(path: str) -> str:

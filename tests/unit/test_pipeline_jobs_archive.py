@@ -259,6 +259,17 @@ def test_new_messages_at_the_offsets_of_lost_ones_are_archived(tmp_path: Path, t
     assert sorted(row["body"] for row in rows(to)) == [b"0", b"1", b"4", b"5", b"6"]
 
 
+@pytest.mark.parametrize("path", ["hdfs:/x", "hdfs:///x", "s3a://bucket/x", "dbfs:/x"])
+def test_no_local_directory_is_made_for_another_file_system(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"{path} is not reached as a file"):
+        Archive(path)
+
+
+@pytest.mark.parametrize("path", ["/a", "/a:/b", "a:b", "file:/a", "file:///a", "x/y:/z"])
+def test_a_path_without_a_scheme_or_with_that_of_files_is_local(path: str) -> None:
+    assert Archive(path).path == os.path.abspath(path.removeprefix("file:").replace("///", "/"))
+
+
 def test_of_two_runs_at_once_the_second_adds_nothing_and_says_so(
     root: Path, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
