@@ -149,7 +149,7 @@ def _print_archived(done: Archived, seconds: float, as_json: bool) -> None:
         ranges = [[*queue, first, end] for queue, (first, end) in sorted(done.ranges.items())]
         emit(asdict(done) | {"ranges": ranges, "seconds": round(seconds, 2)})
         return
-    if not done.messages:
+    if not done.messages and not done.not_there:
         print(f"{done.path}: nothing new")
         return
     rate = f"{done.messages:,} messages in {seconds:,.1f} s ({done.messages / seconds:,.0f}/s)"

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ import pytest
 from cluster_rig import until
 from pipeline_store_rig import SIZES, made, opened, put, segments
 from saturnmq import Admin, Message, Producer
+from saturnmq.cli.main import app
 from saturnmq.pipeline.access import DataLoss, Where
 from saturnmq.pipeline.jobs import manifest as manifests
 from saturnmq.pipeline.jobs.archive import Archived, archive
@@ -30,6 +32,7 @@ from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError, StoreDamaged
 from served_rig import served
+from typer.testing import CliRunner
 
 TOPICS = ("T0", "T1")
 
@@ -268,6 +271,18 @@ def test_no_local_directory_is_made_for_another_file_system(path: str) -> None:
 @pytest.mark.parametrize("path", ["/a", "/a:/b", "a:b", "file:/a", "file:///a", "x/y:/z"])
 def test_a_path_without_a_scheme_or_with_that_of_files_is_local(path: str) -> None:
     assert Archive(path).path == os.path.abspath(path.removeprefix("file:").replace("///", "/"))
+
+
+def test_a_run_that_found_all_lost_does_not_say_that_nothing_is_new(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("saturnmq.pipeline.session.spark_session", lambda *_: Mock())
+    monkeypatch.setattr(
+        "saturnmq.pipeline.jobs.archive.archive", lambda *_, **__: Archived("/a", 3, not_there=5)
+    )
+    done = CliRunner().invoke(app, ["pipeline", "archive", "T", "--to", "/a", "--ignore-data-loss"])
+    assert done.exit_code == 0, done.output
+    assert "5 messages are not in it: they were lost or damaged" in done.output
 
 
 def test_of_two_runs_at_once_the_second_adds_nothing_and_says_so(
