@@ -179,9 +179,10 @@ class Attacker:
         async def one() -> None:
             _, writer = await self.connect(trusting)
             writer.transport.pause_reading()
-            while True:
+            while not writer.transport.is_closing():
                 writer.write(self.requests(100, *self.big_questions()))
                 await writer.drain()
+                await asyncio.sleep(0.01)  # asyncio tells no writer of TLS of a dead connection
 
         await self.many(50, one)
 
