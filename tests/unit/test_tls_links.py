@@ -167,7 +167,9 @@ def test_both_ends_say_when_they_are_over(pem: str, trusting: ssl.SSLContext) ->
 
 
 @pytest.mark.parametrize(
-    "start", [b"\x16", b"\x16\x03\x01\x00\x05hello", b"\x16" * 400, client_hello()[:60]]
+    "start",
+    [b"\x16", b"\x16\x03\x01\x00\x05hello", b"\x16" * 400, client_hello()[:60]],
+    ids=["a byte", "no hello", "no record", "half a hello"],
 )
 def test_bytes_that_are_no_handshake_end_the_connection_in_time(pem: str, start: bytes) -> None:
     async def body(server: Served) -> None:
