@@ -160,7 +160,7 @@ class Restoration:
         self._disk = disk
         self._sizes = sizes
         self._wanted = wanted
-        self._best: dict[tuple[str, str], tuple[tuple[int, bool], int, int]] = {}
+        self._best: dict[tuple[str, str], tuple[tuple[bool, int, bool], int, int]] = {}
         self.files = [FileReport(side, [], []) for side in sides]
         self.refusals: list[str] = []
         self.place = ""  # all before it is settled

@@ -20,6 +20,7 @@ import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import cast
 
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import MAX_FRAME, Command, encode
@@ -178,7 +179,7 @@ class Attacker:
 
         async def one() -> None:
             _, writer = await self.connect(trusting)
-            writer.transport.pause_reading()
+            cast(asyncio.Transport, writer.transport).pause_reading()
             while not writer.transport.is_closing():
                 writer.write(self.requests(100, *self.big_questions()))
                 await writer.drain()
