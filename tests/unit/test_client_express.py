@@ -236,10 +236,11 @@ class Way:
         world.until_done(world.send())
         world.sent.clear()
 
-    def channel(self, runtime, address, timeout_s, *, look_s):
+    def channel(self, runtime, address, timeout_s, *, look_s, tls):
         if address in self.nobody:
             raise ConnectFailed("nobody")
-        assert (runtime, timeout_s, look_s) == (self.world.runtime, 2.5, direct_send.LOOK_S)
+        assert (runtime, timeout_s, tls) == (self.world.runtime, 2.5, None)
+        assert look_s == direct_send.LOOK_S
         return Wire(self.world, self.made, address, timeout_s)
 
     def send(self, pinned=None):
