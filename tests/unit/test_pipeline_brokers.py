@@ -75,7 +75,7 @@ def with_fewer_queues(
                 producer.send_async(Message("orders", b"%d" % number), queue=queue)
         until(lambda: access.bounds(["orders"]).get(TAKEN) == (0, ROWS), "all can be read")
         before(Where.brokers(nameserver))
-        admin.alter_topic("orders", read_queues=2)
+        admin.alter_topic("orders", read_queues=2, write_queues=2)
         until(lambda: len(access.queues("orders")) == 2, "the route has fewer queues")
         yield access
 
