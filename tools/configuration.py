@@ -68,6 +68,7 @@ ENVIRONMENT = """\
 | variable | meaning |
 |---|---|
 | `SATURNMQ_NAMESERVER` | the nameservers that commands ask; `--nameserver` wins |
+| `SATURNMQ_CLIENT_TLS` | whether clients and commands use TLS ([the values](security.md#tls)) |
 | `SATURNMQ_DATA` | the directory of `saturnmq cluster`; `--data` wins |
 | `SATURNMQ_REPLICATION_SECRET` | the nodes' secret ([what it protects](replication-secret.md)) |
 | `SATURNMQ_REPLICATION_SECRET_REQUIRED` | `false`: also believe nodes that do not sign |
