@@ -319,13 +319,15 @@ class Lookup:
         """Find the newest `most` frames whose UNIQ_KEY or KEYS hold `key`, and return them oldest
         first; yields after a bounded number of candidates.
 
-        The index knows only hashes, and whole seconds since the file's begin; this search drops
-        frames whose key merely collides, and those stored after `end`, which older ones lie behind.
+        The index knows only hashes; this search drops frames whose key merely collides. Times are
+        those of the index: whole seconds since the file's begin. Of a second that `end` lies in,
+        frames stored after `end` come only where there is room beside all others: they hide none.
         """
         if self._index is None:
             return []
         most = min(most, self._limits.query_count)
         found: dict[int, bytes] = {}
+        later: dict[int, bytes] = {}
         work = 0
         for offset in self._index.candidates(topic, key, begin, end):
             if len(found) >= most:
@@ -337,11 +339,16 @@ class Lookup:
                 work += FRAME_WORK
                 if data is not None and offset + len(data) <= visible:
                     work += len(data) // WORK_BYTES
-                    if _carries(data, topic, key, end):
+                    stored = _stored_with(data, topic, key)
+                    if stored is not None and stored <= end:
                         found[offset] = data
+                    elif stored is not None and len(later) < most:
+                        later[offset] = data
             if work >= STEP_WORK:
                 work = 0
                 yield
+        for offset in list(later)[: most - len(found)]:
+            found[offset] = later[offset]
         return [found[offset] for offset in sorted(found)]
 
     def _message_of(self, offset: int, topic: str) -> bytes | None:
@@ -389,11 +396,11 @@ def _time_of(queue: ConsumeQueue, index: int, time_at: TimeAt) -> int | None:
     return -1 if time is None else time
 
 
-def _carries(data: bytes, topic: str, key: str, end: int) -> bool:
+def _stored_with(data: bytes, topic: str, key: str) -> int | None:
+    """The store time of a message of this topic with this key; None: it is another one."""
     frame = decode_frame(data, 0, None, verify=False)
     if not isinstance(frame, Frame) or frame.topic != topic.encode():
-        return False
-    if frame.store_timestamp > end:
-        return False
+        return None
     names = frame.properties
-    return names.get("UNIQ_KEY") == key or key in names.get("KEYS", "").split(" ")
+    has_key = names.get("UNIQ_KEY") == key or key in names.get("KEYS", "").split(" ")
+    return frame.store_timestamp if has_key else None

@@ -42,12 +42,19 @@ def test_a_setting_for_one_broker_only_is_refused(settings: dict[str, object], t
         settings_of(BrokerConfig(**settings), 2)  # type: ignore[arg-type]  # of two kinds
 
 
+HEARD = """
+import os, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under `nohup`
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_terminal_that_goes_away_ends_brokers_in_order(tmp_path: Path, count: int) -> None:
     """The kernel says SIGHUP to all, the shell once more, and so may a parent that has ended."""
     settings = {"PORT": "0", "HA_PORT": "0", "GRPC_PORT": "-1", "ROOT": str(tmp_path / "store")}
     node = subprocess.Popen(
-        [sys.executable, "-m", "saturnmq", "broker", f"--processes={count}"],
+        [sys.executable, "-c", HEARD, "-m", "saturnmq", "broker", f"--processes={count}"],
         env=os.environ | {f"SATURNMQ_{name}": value for name, value in settings.items()},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
