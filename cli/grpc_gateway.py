@@ -100,7 +100,7 @@ class NodeGateway:
 
     def check(self) -> None:
         """ConfigError: it could not serve with the certificate of the operator. Blocking."""
-        if self._port != OFF and self._tls.certificate:
+        if self._tls.certificate:
             self._tls.certificate_of(self._host)
 
     async def start(self) -> None:

@@ -14,8 +14,10 @@ import pytest
 from saturnmq import Admin
 from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import free_block
+from saturnmq.cli.grpc_gateway import OFF, NodeGateway, TlsSettings
 from saturnmq.cli.launcher import STATE_FILE, LauncherError, LocalCluster, Node, Settings
 from saturnmq.gateway.certificates import self_signed
+from saturnmq.runtime.errors import ConfigError
 
 HOST = "127.0.0.1"
 ETCD = """#!/bin/sh
@@ -185,6 +187,15 @@ def test_a_node_goes_on_when_its_successor_could_not_read_the_certificate(
         assert cluster.restart("nameserver-0").pid != before
     finally:
         cluster.down()
+
+
+def test_a_certificate_is_read_before_the_start_also_without_a_port_of_grpc(tmp_path: Path) -> None:
+    """The ports of Remoting have it, too."""
+    none = str(tmp_path / "none.pem")
+    nobody: Any = None
+    settings = TlsSettings(none, none, is_self_signed=False, directory=None)
+    with pytest.raises(ConfigError, match="tlsCertPath"):
+        NodeGateway(nobody, nobody, nobody, HOST, OFF, settings).check()
 
 
 def test_a_process_that_ended_before_its_start_time_was_read_is_not_alive(tmp_path: Path) -> None:
