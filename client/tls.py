@@ -36,16 +36,21 @@ def context_of(tls: Tls) -> ssl.SSLContext | None:
     return ssl.create_default_context() if tls else None
 
 
+def trusting() -> ssl.SSLContext:
+    """TLS with whom it may be."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
 def _named(value: str) -> ssl.SSLContext | None:
     if value in ("", "off"):
         return None
     if value == "on":
         return ssl.create_default_context()
     if value == "unverified":
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
+        return trusting()
     try:
         return ssl.create_default_context(cafile=value)
     except (OSError, ValueError) as error:

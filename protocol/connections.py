@@ -132,15 +132,8 @@ class Connections:
             endpoint.close(why)
 
     def accept(self) -> BaseProtocol:
-        """The protocol object of a new connection over a network."""
-        endpoint = self.accept_plain()
-        if self.certificates is None:
-            return endpoint
-        return TlsLink(self._runtime, endpoint, self.certificates)
-
-    def accept_plain(self) -> Endpoint:
-        """The same without TLS."""
-        return Endpoint(
+        """The protocol object of a new connection."""
+        endpoint = Endpoint(
             self._runtime,
             self._handler,
             self._left,
@@ -150,6 +143,9 @@ class Connections:
             budget=self.part(),
             read_frame=self._read_frame,
         )
+        if self.certificates is None:
+            return endpoint
+        return TlsLink(self._runtime, endpoint, self.certificates)
 
     def accept_inside(
         self, peer_address: str, client: InnerClient, on_drop: Dropped

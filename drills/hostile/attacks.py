@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import cast
 
+from saturnmq.client.tls import trusting
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import MAX_FRAME, Command, encode
 from saturnmq.runtime.door import split_address
@@ -157,14 +158,14 @@ class Attacker:
 
     async def handshakes(self) -> None:
         """Handshakes of TLS without a pause; every second one is left when it is half over."""
-        trusting = _trusting()
+        tls = trusting()
         received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
         with contextlib.suppress(ssl.SSLWantReadError):
-            trusting.wrap_bio(received, sent).do_handshake()
+            tls.wrap_bio(received, sent).do_handshake()
         hello = sent.read()
 
         async def one() -> None:
-            _, writer = await self.connect(trusting)
+            _, writer = await self.connect(tls)
             writer.close()
             reader, writer = await self.connect()
             writer.write(hello)
@@ -175,10 +176,10 @@ class Attacker:
 
     async def unread_secrets(self) -> None:
         """Long answers are asked for over TLS, and none is read."""
-        trusting = _trusting()
+        tls = trusting()
 
         async def one() -> None:
-            _, writer = await self.connect(trusting)
+            _, writer = await self.connect(tls)
             cast(asyncio.Transport, writer.transport).pause_reading()
             while not writer.transport.is_closing():
                 writer.write(self.requests(100, *self.big_questions()))
@@ -239,14 +240,6 @@ class Attacker:
                 await asyncio.sleep(0)
 
         await self.many(2, one)
-
-
-def _trusting() -> ssl.SSLContext:
-    """TLS with whom it may be."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 ATTACKS: dict[str, Callable[[Attacker], Awaitable[None]]] = {
