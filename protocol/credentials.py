@@ -1,0 +1,113 @@
+"""Who a client is: the access key of its user, and a signature with that user's secret key.
+
+A request of Remoting names its user in ext `AccessKey`, and proves it in ext `Signature`: base64 of
+the HMAC-SHA1, with the secret key, over the values of all other ext fields in the order of their
+names, and the body. `SecurityToken` is signed as any other field. A call of gRPC signs the text of
+its header `x-mq-date-time` alone. Both are RocketMQ's (AclClientRPCHook, AclSigner), and neither
+keeps who can read packets from sending them again: TLS does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hmac
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.errors import ConfigError
+
+from .endpoint import Endpoint, Handler, ResultCallback
+from .remoting import Body, Command
+
+ACCESS_KEY, SIGNATURE, SECURITY_TOKEN = "AccessKey", "Signature", "SecurityToken"
+ACCESS_VARIABLE, SECRET_VARIABLE = "SATURNMQ_ACCESS_KEY", "SATURNMQ_SECRET_KEY"
+# Clients up to this version leave a field out of what they sign.
+UNSIGNED_FIELD, UNSIGNED_VERSION = "_UNIQUE_KEY_QUERY", 399  # V4_9_3
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The user of a client. ConfigError: a key is empty."""
+
+    access_key: str
+    """The name of the user."""
+    secret_key: str = field(repr=False)
+    """The user's password."""
+    security_token: str = field(default="", repr=False)
+    """Sent and signed, and read by nobody here."""
+
+    def __post_init__(self) -> None:
+        for name in ("access_key", "secret_key"):
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ConfigError(f"{name} must be a text that is not empty")
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Credentials | None:
+        """The credentials that the environment names; None if it names none."""
+        access, secret = environ.get(ACCESS_VARIABLE, ""), environ.get(SECRET_VARIABLE, "")
+        if bool(access) != bool(secret):
+            raise ConfigError(f"set both {ACCESS_VARIABLE} and {SECRET_VARIABLE}, or none of them")
+        return cls(access, secret) if access else None
+
+    def sign(self, command: Command) -> None:
+        """Sign a request, which is not changed any more until it is sent."""
+        fields = {k: v for k, v in command.ext.items() if k != SIGNATURE}
+        fields[ACCESS_KEY] = self.access_key
+        if self.security_token:
+            fields[SECURITY_TOKEN] = self.security_token
+        body = (command.body, *command.more)
+        fields[SIGNATURE] = signature(self.secret_key, signed_fields(fields), body)
+        command.ext = fields
+
+
+def credentials_of(given: Credentials | None) -> Credentials | None:
+    """The credentials of a client: those given to it, else those of the environment."""
+    if given is None:
+        return Credentials.of(os.environ)
+    if not isinstance(given, Credentials):
+        raise ConfigError(f"credentials are {given!r}: give a saturnmq.Credentials")
+    return given
+
+
+def signed_fields(fields: Mapping[str, str], version: int = UNSIGNED_VERSION + 1) -> bytes:
+    """The part of a signed text that the ext fields are; `version` is that of the client."""
+    left_out = {SIGNATURE, UNSIGNED_FIELD} if version <= UNSIGNED_VERSION else {SIGNATURE}
+    return "".join(fields[name] for name in sorted(fields) if name not in left_out).encode()
+
+
+def signature(secret_key: str, text: bytes, body: Iterable[Body] = ()) -> str:
+    """The signature over a text and what follows it."""
+    digest = hmac.new(secret_key.encode(), text, "sha1")
+    for part in body:
+        digest.update(part)
+    return base64.b64encode(digest.digest()).decode()
+
+
+class SigningEndpoint(Endpoint):
+    """A connection whose requests are signed."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        handler: Handler | None,
+        credentials: Credentials,
+        **options: object,
+    ) -> None:
+        super().__init__(runtime, handler, **options)  # type: ignore[arg-type]  # they are its own
+        self._credentials = credentials
+
+    def oneway(self, command: Command) -> None:
+        self._credentials.sign(command)
+        super().oneway(command)
+
+    def _ask(
+        self,
+        command: Command,
+        timeout_s: float,
+        waiter: asyncio.Future[Command] | ResultCallback,
+    ) -> int:
+        self._credentials.sign(command)
+        return super()._ask(command, timeout_s, waiter)
