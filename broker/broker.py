@@ -159,6 +159,11 @@ class Broker:
                 ", ".join(config.passed_over),
             )
         self.store = self._open_store()
+        if config.authentication and not config.signing.refuses:
+            log.warning(
+                "users are checked at the ports of clients only: without replicationSecret whoever "
+                "reaches the port for slaves (haListenPort) reads all messages"
+            )
         if self.store.config.clean_forcibly:
             log.warning(
                 "cleanFileForciblyEnable is true, as RocketMQ has it: while the disk is used "
@@ -343,6 +348,8 @@ class Broker:
         handler = parts.handlers.get(request.code)
         if handler is None:
             raise UnsupportedRequest(refusal(request.code))
+        if ground.context.guard is not None:
+            ground.context.guard.check(endpoint, request)
         if not ground.gate.is_open:
             raise SystemBusy("the log is being cut to that of the master; try again")
         if self.store.in_group and request.code in APPENDING:

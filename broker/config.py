@@ -23,12 +23,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from saturnmq.broker.config_checks import check_copies
 from saturnmq.broker.replication.election import LEASE_S_MAX, LEASE_S_MIN
 from saturnmq.broker.replication.group_record import PRIORITY_MAX
 from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.tables.topics import READ, WRITE
 from saturnmq.protocol import java_properties
 from saturnmq.protocol.checked import INT64_MAX
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.remoting import MAX_FRAME
 from saturnmq.protocol.route import QUEUES_MAX
@@ -55,8 +57,8 @@ class BrokerConfig:
     broker_id: int = setting("brokerId", 0, 0, INT64_MAX)
     """0 is a master, any other number a slave. 1 if only `brokerRole` says SLAVE."""
     host: str = setting("bindAddress", "127.0.0.1", rocketmq="0.0.0.0")
-    """The address to listen on. Clients are not authenticated, so other machines are let in only
-    on request."""
+    """The address to listen on. Without `authenticationEnabled` everybody who reaches it may do
+    everything, so other machines are let in only on request."""
     advertised_host: str = setting("brokerIP1", "", rocketmq="the first address of the host")
     """The address that clients are told; empty: `bindAddress`."""
     ha_advertised_host: str = setting("brokerIP2", "", rocketmq="the first address of the host")
@@ -255,6 +257,20 @@ class BrokerConfig:
     environment than in a file."""
     replication_secret_required: bool = setting("replicationSecretRequired", True, rocketmq=OURS)
     """Refuse what is not signed. False while a running cluster is being given a secret."""
+    authentication: bool = setting("authenticationEnabled", False)
+    """Take only requests that a user has signed. Nodes that follow each other need the same
+    `innerClientAuthenticationCredentials`."""
+    authorization: bool = setting("authorizationEnabled", False)
+    """Take only requests that the rules of their user allow."""
+    init_user: str = setting("initAuthenticationUser", "", repr=False)
+    """The first super user, who makes the others: `{"username":"...","password":"..."}`. Ignored
+    once there is a user of this name."""
+    inner_credentials: str = setting("innerClientAuthenticationCredentials", "", repr=False)
+    """The super user that brokers are for each other: `{"accessKey":"...","secretKey":"..."}`."""
+    authentication_whitelist: tuple[str, ...] = setting("authenticationWhitelist", ())
+    """Codes of requests that everybody may send, separated by commas."""
+    authorization_whitelist: tuple[str, ...] = setting("authorizationWhitelist", ())
+    """Codes of requests that every user may send."""
     store_options: Mapping[str, Any] = field(default_factory=dict)
     passed_over: tuple[str, ...] = ()  # settings of the file that have no meaning here
 
@@ -268,46 +284,20 @@ class BrokerConfig:
             check_topic(self.trace_topic)
         except InvalidParameter as error:
             raise ConfigError(f"msgTraceTopicName: {error}") from None
-        if (self.role == "SLAVE") != (self.broker_id > 0):
-            raise ConfigError(
-                f"brokerRole {self.role} with brokerId {self.broker_id}: a master has id 0, "
-                "a slave an id above 0"
-            )
-        if self.role == "ASYNC_MASTER" and self.in_sync_replicas > 1:
-            raise ConfigError(
-                f"inSyncReplicas is {self.in_sync_replicas} but brokerRole is ASYNC_MASTER, which "
-                "waits for no slave; use SYNC_MASTER"
-            )
-        if self.role == "SYNC_MASTER" and self.in_sync_replicas == 1:
-            raise ConfigError(
-                "inSyncReplicas is 1 but brokerRole is SYNC_MASTER: no slave would be waited for; "
-                "use 2 or more, or ASYNC_MASTER"
-            )
+        check_copies(self)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ConfigError("tlsCertPath and tlsKeyPath belong together: set both, or none")
-        copies = max(self.replicas_required, self.min_in_sync_replicas)
-        if self.total_replicas and copies > self.total_replicas:
-            raise ConfigError(
-                f"a send waits for {copies} copies (inSyncReplicas, minInSyncReplicas), but "
-                f"totalReplicas is {self.total_replicas}: that can never be met; add slaves, or "
-                "ask for fewer copies"
-            )
-        if self.role == "SYNC_MASTER" and self.min_in_sync_replicas > self.replicas_required:
-            raise ConfigError(
-                f"minInSyncReplicas is {self.min_in_sync_replicas}, more than the "
-                f"{self.replicas_required} copies that a send waits for (inSyncReplicas); raise "
-                "that, too"
-            )
-        if self.role == "ASYNC_MASTER" and (self.min_in_sync_replicas > 1 or self.all_ack):
-            raise ConfigError(
-                "minInSyncReplicas above 1 or allAckInSyncStateSet with brokerRole ASYNC_MASTER, "
-                "which waits for no slave; use SYNC_MASTER"
-            )
         if self.permission not in (READ, WRITE, READ | WRITE):
             raise ConfigError(
                 f"brokerPermission is {self.permission}; it must be 2 (write), 4 (read) or 6 (both)"
             )
-        _ = self.signing, self.store_config()  # both raise ConfigError for impossible values
+        if self.authorization and not self.authentication:
+            raise ConfigError(
+                "authorizationEnabled without authenticationEnabled would believe every client "
+                "who it is: set both"
+            )
+        # All raise ConfigError for impossible values.
+        _ = self.signing, self.store_config(), self.first_user, self.own_credentials
 
     @property
     def is_slave(self) -> bool:
@@ -320,6 +310,15 @@ class BrokerConfig:
     @property
     def signing(self) -> Signing:
         return Signing(self.replication_secret, self.replication_secret_required)
+
+    @property
+    def first_user(self) -> Credentials | None:
+        return Credentials.read(self.init_user, "initAuthenticationUser", "username", "password")
+
+    @property
+    def own_credentials(self) -> Credentials | None:
+        key = "innerClientAuthenticationCredentials"
+        return Credentials.read(self.inner_credentials, key, "accessKey", "secretKey")
 
     @property
     def limits(self) -> Limits:

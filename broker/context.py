@@ -10,6 +10,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from saturnmq.broker.access.guard import Guard
+from saturnmq.broker.access.model import Access
+from saturnmq.broker.access.table import AccessTable
 from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.broker.failures import Failures
@@ -24,6 +27,7 @@ from saturnmq.broker.tables.table_memory import TableMemory
 from saturnmq.broker.tables.topics import TopicTable
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.connections import Connections
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import LetIn
@@ -69,6 +73,9 @@ class Context:
     steps: Steps
     aside: Aside
     cold_reads: Aside
+    access: AccessTable
+    guard: Guard | None  # None: everybody may do everything
+    credentials: Credentials | None  # of this node, for its requests to other brokers
     master_confirmed: int | None = None  # on a slave: its master's confirmed position, if reported
     enough_replicas: Callable[[], bool] = lambda: True
     copies_in_sync: Callable[[], int] = lambda: 1
@@ -95,7 +102,8 @@ class Context:
         marks = self.store.watermarks
         self.store.validate()
         self.epochs.validate()
-        for table in (self.topics, self.groups, self.clients, self.offsets, self.locks):
+        tables = self.topics, self.groups, self.clients, self.offsets, self.locks, self.access
+        for table in tables:
             table.validate()
         self.ledger.validate()
         self.pull_offsets.validate()
@@ -167,6 +175,12 @@ async def answer_failure(
 
 REJECTED = "[REJECTREQUEST]"
 """RocketMQ's mark of a request that its server refuses before it looks at it."""
+
+
+def check_access(c: Context, endpoint: Endpoint, request: Command, access: Access) -> None:
+    """AccessDenied: the user of a request may not do this, which only its handler can tell."""
+    if c.guard is not None:
+        c.guard.check_access(endpoint, request, access)
 
 
 def check_master(c: Context, mark: str = "") -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
+from saturnmq.broker.access.guard import Guard
+from saturnmq.broker.access.table import AccessTable
 from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.broker.commit.advance import WatermarkAdvancer
 from saturnmq.broker.commit.disk_failure import DiskFailure
@@ -32,6 +34,7 @@ from saturnmq.broker.tables.table_memory import GROUP, OFFSET, TOPIC, TableMemor
 from saturnmq.broker.tables.table_persistence import TablePersistence
 from saturnmq.broker.tables.topics import TopicTable
 from saturnmq.protocol.connections import Connections
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.loop_watch import LoopWatch
 from saturnmq.runtime.steps import Aside, Steps
@@ -57,6 +60,16 @@ class Groundwork:
     master: HaMaster
 
 
+def own_credentials(config: BrokerConfig, runtime: Runtime) -> Credentials | None:
+    """The credentials of this node; None: it neither asks for any nor has some. Without those of
+    the configuration it has ones that no other node knows, for its own gateway."""
+    found = config.own_credentials
+    if found is None and config.authentication:
+        name, key = (f"{runtime.random.getrandbits(128):032x}" for _ in range(2))
+        return Credentials(f"saturnmq-{name}", key)
+    return found
+
+
 def lay_groundwork(
     config: BrokerConfig,
     runtime: Runtime,
@@ -68,6 +81,8 @@ def lay_groundwork(
 ) -> Groundwork:
     gate, steps, links = StoreGate(runtime), Steps(runtime), count(1)
     persistence = TablePersistence(runtime, steps, gate.shared)
+    access = AccessTable(runtime.now_ms)
+    credentials = own_credentials(config, runtime)
     tables = TableMemory(connections.budget)
     topics = TopicTable(
         runtime.now_ms,
@@ -100,6 +115,9 @@ def lay_groundwork(
         steps=steps,
         aside=Aside(runtime),
         cold_reads=Aside(runtime, COLD_READS),
+        access=access,
+        guard=Guard(config, access, credentials) if credentials and config.authentication else None,
+        credentials=credentials,
     )
     advancer = WatermarkAdvancer(context)
     return Groundwork(

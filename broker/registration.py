@@ -35,8 +35,9 @@ from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.table_persistence import EncodedRows, LazyRows
 from saturnmq.broker.tables.topics import READ, WRITE, Topic
 from saturnmq.protocol import checked, fastjson
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.kernels import crc32
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute

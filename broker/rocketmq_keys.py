@@ -17,10 +17,9 @@ from __future__ import annotations
 
 # Why another value is refused -> the key, and the one value that can be kept.
 REFUSED: dict[str, dict[str, str]] = {
-    "this version has no access control and would serve every client": {
+    "this version has RocketMQ 5's users and rules (authenticationEnabled), not plain_acl.yml": {
         "aclEnable": "false",
-        "authenticationEnabled": "false",
-        "authorizationEnabled": "false",
+        "migrateAuthFromV1Enabled": "false",
     },
     "brokers of this version speak plain text to nameservers and to each other": {
         "useTLS": "false"
@@ -120,12 +119,11 @@ _WITHOUT_EFFECT = {
         transactionMetricFlushInterval transactionOpBatchInterval transactionOpMsgMaxSize
         transRocksDBEnable transWriteOriginTransHalfEnable waitTimeMillsInTransactionQueue
     """,
-    "access control is refused when it is switched on": """
+    "users and rules are in one table in memory, and each request is checked": """
         aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond authConfigPath
         authenticationMetadataProvider authenticationProvider authenticationStrategy
-        authenticationWhitelist authorizationMetadataProvider authorizationProvider
-        authorizationStrategy authorizationWhitelist clusterName configName
-        initAuthenticationUser innerClientAuthenticationCredentials migrateAuthFromV1Enabled
+        authorizationMetadataProvider authorizationProvider authorizationStrategy clusterName
+        configName
         statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
         statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
         userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from saturnmq.protocol import checked
+from saturnmq.protocol.asking import ask_once
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import ask_once
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.loop_watch import LONG_S

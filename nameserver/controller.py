@@ -26,8 +26,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from saturnmq.protocol import checked, fastjson, headers, nameserver_headers
+from saturnmq.protocol.asking import ask_once
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.endpoint import ask_once
 from saturnmq.protocol.header_fields import NAME_MAX
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime

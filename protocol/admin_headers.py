@@ -7,6 +7,7 @@ from .codes import RequestCode
 from .header_fields import (
     INT32_MIN,
     INT64_MIN,
+    NAME_MAX,
     Header,
     choice,
     flag,
@@ -17,6 +18,7 @@ from .header_fields import (
     text,
 )
 
+SUBJECT_MAX = 300  # characters of a kind and a name
 ENTRIES_MAX = 10_000  # of a queue that one answer may have
 NAMES_MAX = 1 << 16  # characters of a list of groups or topics
 
@@ -126,6 +128,46 @@ class ConsumeDirectlyHeader(Header):
     topic: str | None = name("topic", default=None)
 
 
+@header
+class UserHeader(Header):
+    """AUTH_CREATE_USER 3001, AUTH_UPDATE_USER 3002, AUTH_DELETE_USER 3003, AUTH_GET_USER 3004.
+    `repeated`, ours: a slave passes on what its master may have done already."""
+
+    username: str = text("username", most=NAME_MAX)
+    repeated: bool = flag("saturnRepeated", default=False)
+
+
+@header
+class UserFilterHeader(Header):
+    """AUTH_LIST_USER 3005."""
+
+    part: str = text("filter", default="", most=NAME_MAX)
+
+
+@header
+class SubjectHeader(Header):
+    """AUTH_CREATE_ACL 3006, AUTH_UPDATE_ACL 3007, AUTH_GET_ACL 3009."""
+
+    subject: str = text("subject", most=SUBJECT_MAX)
+
+
+@header
+class DeleteAclHeader(SubjectHeader):
+    """AUTH_DELETE_ACL 3008: the rule for one resource, or all rules."""
+
+    policy_type: str = text("policyType", default="", most=NAME_MAX)
+    resource: str = text("resource", default="", most=SUBJECT_MAX)
+    repeated: bool = flag("saturnRepeated", default=False)
+
+
+@header
+class AclFilterHeader(Header):
+    """AUTH_LIST_ACL 3010."""
+
+    subject: str = text("subjectFilter", default="", most=SUBJECT_MAX)
+    resource: str = text("resourceFilter", default="", most=SUBJECT_MAX)
+
+
 _C = RequestCode
 ADMIN_HEADERS: dict[RequestCode, type[Header]] = {
     _C.GET_CONSUME_STATS: ConsumeStatsHeader,
@@ -141,4 +183,14 @@ ADMIN_HEADERS: dict[RequestCode, type[Header]] = {
     _C.VIEW_BROKER_STATS_DATA: StatisticHeader,
     _C.QUERY_CONSUME_QUEUE: QueueEntriesHeader,
     _C.CONSUME_MESSAGE_DIRECTLY: ConsumeDirectlyHeader,
+    _C.AUTH_CREATE_USER: UserHeader,
+    _C.AUTH_UPDATE_USER: UserHeader,
+    _C.AUTH_DELETE_USER: UserHeader,
+    _C.AUTH_GET_USER: UserHeader,
+    _C.AUTH_LIST_USER: UserFilterHeader,
+    _C.AUTH_CREATE_ACL: SubjectHeader,
+    _C.AUTH_UPDATE_ACL: SubjectHeader,
+    _C.AUTH_DELETE_ACL: DeleteAclHeader,
+    _C.AUTH_GET_ACL: SubjectHeader,
+    _C.AUTH_LIST_ACL: AclFilterHeader,
 }

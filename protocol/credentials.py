@@ -13,17 +13,20 @@ import asyncio
 import base64
 import hmac
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError, MalformedFrame
 
+from . import fastjson
 from .endpoint import Endpoint, Handler, ResultCallback
-from .remoting import Body, Command
+from .remoting import MAX_FRAME, Body, Command
 
 ACCESS_KEY, SIGNATURE, SECURITY_TOKEN = "AccessKey", "Signature", "SecurityToken"
 ACCESS_VARIABLE, SECRET_VARIABLE = "SATURNMQ_ACCESS_KEY", "SATURNMQ_SECRET_KEY"
+DATE_TIME = "saturnDateTime"
+"""The text that was signed in place of the fields and the body: of a call of gRPC."""
 # Clients up to this version leave a field out of what they sign.
 UNSIGNED_FIELD, UNSIGNED_VERSION = "_UNIQUE_KEY_QUERY", 399  # V4_9_3
 
@@ -51,6 +54,20 @@ class Credentials:
         if bool(access) != bool(secret):
             raise ConfigError(f"set both {ACCESS_VARIABLE} and {SECRET_VARIABLE}, or none of them")
         return cls(access, secret) if access else None
+
+    @classmethod
+    def read(cls, text: str, setting: str, access: str, secret: str) -> Credentials | None:
+        """The credentials in a setting that is a JSON object; None if it is empty."""
+        if not text:
+            return None
+        try:
+            found = fastjson.loads(text.encode())
+            return cls(found[access], found[secret])
+        except (ConfigError, MalformedFrame, KeyError, TypeError, ValueError):
+            raise ConfigError(
+                f'{setting} must be {{"{access}":"...","{secret}":"..."}}, with texts that are not '
+                "empty"
+            ) from None
 
     def sign(self, command: Command) -> None:
         """Sign a request, which is not changed any more until it is sent."""
@@ -94,9 +111,10 @@ class SigningEndpoint(Endpoint):
         runtime: Runtime,
         handler: Handler | None,
         credentials: Credentials,
-        **options: object,
+        on_close: Callable[[Endpoint], None] | None = None,
+        max_frame: int = MAX_FRAME,
     ) -> None:
-        super().__init__(runtime, handler, **options)  # type: ignore[arg-type]  # they are its own
+        super().__init__(runtime, handler, on_close, max_frame)
         self._credentials = credentials
 
     def oneway(self, command: Command) -> None:

@@ -33,13 +33,12 @@ import sys
 from collections.abc import Callable
 from typing import cast
 
-from saturnmq.runtime.door import Handle, Runtime, Transport, ends_of, split_address
+from saturnmq.runtime.door import Handle, Runtime, Transport, ends_of
 from saturnmq.runtime.errors import (
     ConnectionLost,
     MalformedFrame,
     RequestTimeout,
     SaturnError,
-    error_for,
 )
 from saturnmq.runtime.turns import Turns
 
@@ -57,7 +56,6 @@ from .remoting import (
     frame_size,
     parse_start,
 )
-from .signing import UNSIGNED, Signing, ask_signed, unproven
 
 log = logging.getLogger(__name__)
 
@@ -618,43 +616,3 @@ class Endpoint(asyncio.BufferedProtocol):
     def _forget(self, future: "asyncio.Future[Command]") -> None:
         if future.cancelled():
             self._open.pop(getattr(future, "_saturnmq_opaque", -1), None)
-
-
-async def connect(
-    runtime: Runtime,
-    host: str,
-    port: int,
-    handler: Handler | None = None,
-    on_close: Callable[[Endpoint], None] | None = None,
-    *,
-    max_frame: int = MAX_FRAME,
-) -> Endpoint:
-    """A connected endpoint; ConnectFailed when no server answers."""
-    endpoint = Endpoint(runtime, handler, on_close, max_frame)
-    await runtime.connect(host, port, endpoint)
-    return endpoint
-
-
-async def ask_once(
-    runtime: Runtime,
-    address: str,
-    request: Command,
-    timeout_s: float,
-    signing: Signing = UNSIGNED,
-) -> Command:
-    """The answer of the node at `address`, over a connection for this request alone. SaturnError:
-    the node cannot be reached, does not answer in time, answers with an error, or lacks a
-    required signature."""
-    endpoint = await connect(runtime, *split_address(address))
-    try:
-        answer = await ask_signed(
-            signing, address, request, lambda command: endpoint.request(command, timeout_s)
-        )
-    finally:
-        endpoint.close()
-    reply = answer.command
-    if reply.code:
-        raise error_for(reply.code, reply.remark)
-    if signing.refuses and not answer.is_proven:
-        raise unproven(address)
-    return reply

@@ -280,7 +280,7 @@ class GroupHeader(Header):
 
 @header
 class CopyTableHeader(Header):
-    """The tables that slaves copy, 21 43 45 201: `known` is the version of the table at the
+    """The tables that slaves copy, 21 43 45 201 390007: `known` is the version of the table at the
     asker."""
 
     known: str = text("saturnKnown", default="", most=64)
@@ -459,6 +459,8 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: CopyTableHeader,
     _C.GET_ALL_CONSUMER_OFFSET: CopyTableHeader,
     _C.GET_ALL_DELAY_OFFSET: CopyTableHeader,
+    _C.GET_ALL_ACCESS: CopyTableHeader,
+    _C.CHECK_ACCESS: TopicHeader,
     _C.GET_TIMER_CHECK_POINT: NoFieldsHeader,
     _C.GET_TIMER_METRICS: NoFieldsHeader,
     _C.GET_BROKER_HA_STATUS: NoFieldsHeader,

@@ -51,6 +51,8 @@ SIGNATURE_BYTES = 32
 CHALLENGES_MAX = 16  # challenges of one connection that wait for their request
 TRIES = 3
 LET_IN_MAX = 100
+# This signature, and what a user's (`credentials.py`) adds when this one is made.
+UNSIGNED_FIELDS = frozenset({"saturnSignature", "AccessKey", "Signature", "SecurityToken"})
 UNSIGNED_WORDS = "does not sign"
 OTHERWISE_SIGNED = f"signs with another {KEY}"
 _SIZE = struct.Struct(">Q")
@@ -123,7 +125,7 @@ class Signing:
 
     def _of_command(self, what: str, nonce: str, command: Command) -> bytes:
         fields = sorted(command.ext.items())
-        texts = [text for pair in fields if pair[0] != "saturnSignature" for text in pair]
+        texts = [text for pair in fields if pair[0] not in UNSIGNED_FIELDS for text in pair]
         body = b"".join(bytes(part) for part in (command.body, *command.more))
         return self.digest(what, nonce, str(command.code), body, *texts)
 

@@ -123,6 +123,13 @@ class NoPermission(SaturnError):
     refresh_route = True
 
 
+class AccessDenied(NoPermission):
+    """The user is not known, has not signed the request, or may not do this"""
+
+    retriable = False
+    refresh_route = False
+
+
 class TopicNotExist(SaturnError):
     """The topic does not exist here and may not be created"""
 
@@ -391,6 +398,8 @@ BY_CODE: dict[int, type[SaturnError]] = {
 
 
 NO_SUCH_FILTER = "The broker does not support consumer to filter message by"
+# Ours, and RocketMQ's.
+ACCESS_DENIED = ("access denied: ", "User:", "check signature failed", "username cannot be null")
 NOT_ENOUGH_REPLICAS = ("[IN_SYNC_REPLICAS_NOT_ENOUGH]", "in-sync replicas not enough")
 
 
@@ -401,6 +410,8 @@ def error_for(code: int, remark: str | None) -> SaturnError:
         cls = InSyncReplicasNotEnough
     if cls is SystemError_ and remark is not None and remark.startswith(NO_SUCH_FILTER):
         cls = FilterNotSupported
+    if cls is NoPermission and remark is not None and remark.startswith(ACCESS_DENIED):
+        cls = AccessDenied
     if cls is None:
         return SystemError_(f"{remark or 'no remark'} (response code {code})", code=code)
     return cls(remark or "")

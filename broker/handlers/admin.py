@@ -1,6 +1,6 @@
 """Requests of operators: topics, groups, statistics, and the tables slaves copy.
 
-Codes 17 18 21 43 45 60 61 200 201 202 207 215 225 306 316 329 351 352 513 907. Bodies are
+Codes 17 18 21 43 45 60 61 200 201 202 207 215 225 306 316 329 351 352 513 907 390007. Bodies are
 RocketMQ's, so that mqadmin and the Dashboard read them. A request that changes a table is answered
 when the table is on disk. If it could not be saved, the error says which state holds.
 """
@@ -354,6 +354,16 @@ class AdminService:
             return request.reply(0, ext=ext, body=body)
 
         slices.answer_with(self._c, endpoint, request, work())
+
+    def on_all_access(
+        self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
+    ) -> None:
+        if self._c.guard is None:
+            raise UnsupportedRequest("this broker checks no users (authenticationEnabled)")
+        access = self._c.access
+        if not self._unchanged(endpoint, request, header, access):
+            body = fastjson.dumps(access.document())
+            answer(endpoint, request, request.reply(0, ext=self._version_of(access), body=body))
 
     def on_all_delays(
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.broker.exactly_once.staging import StagingService
+from saturnmq.broker.handlers.access import AccessService
 from saturnmq.broker.handlers.admin import AdminService
 from saturnmq.broker.handlers.assignment import AssignmentRequests
 from saturnmq.broker.handlers.client_questions import ClientQuestions
@@ -71,6 +72,7 @@ class Services:
     ranges: RangeService
     staging: StagingService
     transactions: EndService
+    access: AccessService
 
 
 def served(s: Services) -> dict[RequestCode, Typed]:
@@ -139,6 +141,18 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: s.admin.on_all_groups,
         code.GET_ALL_CONSUMER_OFFSET: s.admin.on_all_offsets,
         code.GET_ALL_DELAY_OFFSET: s.admin.on_all_delays,
+        code.GET_ALL_ACCESS: s.admin.on_all_access,
+        code.CHECK_ACCESS: s.access.on_check,
+        code.AUTH_CREATE_USER: s.access.on_create_user,
+        code.AUTH_UPDATE_USER: s.access.on_update_user,
+        code.AUTH_DELETE_USER: s.access.on_delete_user,
+        code.AUTH_GET_USER: s.access.on_get_user,
+        code.AUTH_LIST_USER: s.access.on_list_users,
+        code.AUTH_CREATE_ACL: s.access.on_add_rules,
+        code.AUTH_UPDATE_ACL: s.access.on_add_rules,
+        code.AUTH_DELETE_ACL: s.access.on_delete_rules,
+        code.AUTH_GET_ACL: s.access.on_get_rules,
+        code.AUTH_LIST_ACL: s.access.on_list_rules,
         code.QUERY_ASSIGNMENT: s.assignments.on_query,
         code.SET_MESSAGE_REQUEST_MODE: s.assignments.on_set_mode,
         code.GET_ALL_MESSAGE_REQUEST_MODE: s.assignments.on_modes,

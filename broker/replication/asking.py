@@ -10,8 +10,8 @@ from saturnmq.broker.replication.identity import known
 from saturnmq.broker.replication.introductions import MemberState, read_member
 from saturnmq.broker.replication.kinship import is_foreign
 from saturnmq.protocol import checked
+from saturnmq.protocol.asking import ask_once
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import ask_once
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import SaturnError
 
@@ -45,4 +45,4 @@ async def answer_of(c: Context, address: str, request: Command) -> Command:
     """The answer of another node, within ASK_S. SaturnError, OSError, TimeoutError or ValueError:
     it does not answer, or it refuses."""
     async with asyncio.timeout(ASK_S):
-        return await ask_once(c.runtime, address, request, ASK_S, c.config.signing)
+        return await ask_once(c.runtime, address, request, ASK_S, c.config.signing, c.credentials)

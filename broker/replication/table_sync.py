@@ -1,6 +1,7 @@
-"""Copying a group's tables: topics, subscription groups, consumer offsets, delay progress.
+"""Copying a group's tables: topics, subscription groups, consumer offsets, delay progress, users.
 
-A slave takes over its master's tables (codes 21, 201, 43, 45). Our slaves ask every second, because
+A slave takes over its master's tables (codes 21, 201, 43, 45),
+and its users and rules (390007). Our slaves ask every second, because
 an unchanged table costs next to nothing: ext `saturnKnown` of the request carries the version that
 the slave has, which the master gave in ext `saturnVersion` of an earlier reply. If nothing changed
 since, the reply is empty and says `saturnUnchanged`. A version names the table's process and its
@@ -35,13 +36,20 @@ from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.table_persistence import Saveable
 from saturnmq.broker.timer.delay_clock import DelayClock
 from saturnmq.protocol import checked, fastjson
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import term_in
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
 from saturnmq.runtime.door import split_address
-from saturnmq.runtime.errors import MalformedFrame, SaturnError, SystemBusy, error_for
+from saturnmq.runtime.errors import (
+    MalformedFrame,
+    SaturnError,
+    SystemBusy,
+    UnsupportedRequest,
+    error_for,
+)
 from saturnmq.store.derived.consumequeue import last_physical
 from saturnmq.store.message_store import Arrival
 
@@ -82,6 +90,7 @@ class TableSync:
         self._waiting: tuple[int, dict[str, Any], float] | None = None
         self._knows_waits = False  # for the messages in its log when it joined its master
         self._wanted = asyncio.Event()
+        self._keeps_access = False  # the master has no users and rules; told once
         self._trouble = ""  # why the tables could not be copied; told once
 
     # on a slave
@@ -136,7 +145,7 @@ class TableSync:
             self._gone.clear()
             self._waiting = None
             self._endpoint, self._address = (
-                await connect(c.runtime, *split_address(address)),
+                await self._connect(address),
                 address,
             )
         endpoint, code = self._endpoint, RequestCode
@@ -158,6 +167,8 @@ class TableSync:
         self._take_delays()
         await self._copy(endpoint, code.GET_ALL_DELAY_OFFSET, self._delays, None)
         self._take_delays()
+        if c.guard is not None:
+            await self._copy_access(endpoint)
         pause = c.config.slave_sync_ms / 1000
         speaks_ours = all(version for version, _ in self._known.values())
         return pause if speaks_ours else max(pause, JAVA_PAUSE_S)
@@ -209,6 +220,22 @@ class TableSync:
         self._c.groups.replace_all(document)
         had, self._groups = self._groups, {group.name for group in self._c.groups}
         self._gone = (self._gone | had) - self._groups
+
+    async def _copy_access(self, endpoint: Endpoint) -> None:
+        """Take over users and rules; of a master that checks nobody, this node keeps its own."""
+        try:
+            await self._copy(
+                endpoint, RequestCode.GET_ALL_ACCESS, self._c.access, self._take_access
+            )
+        except UnsupportedRequest as error:
+            if not self._keeps_access:
+                log.warning(
+                    "%s has no users and rules: this node keeps its own: %s", self._address, error
+                )
+            self._keeps_access = True
+
+    async def _take_access(self, document: dict[str, Any]) -> None:
+        self._c.access.replace_all(document)
 
     async def _take_offsets(self, document: dict[str, Any]) -> None:
         """Read the offsets in steps, and take them in one."""
@@ -281,7 +308,7 @@ class TableSync:
 
     async def merge_back(self, address: str) -> None:
         """Take the offsets and delays that a slave which has just joined knows better."""
-        endpoint = await connect(self._c.runtime, *split_address(address))
+        endpoint = await self._connect(address)
         try:
             offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
             delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
@@ -296,12 +323,15 @@ class TableSync:
         """Take over the tables of a slave, because this node has forgotten its own; topics and
         groups only if they are newer."""
         c = self._c
-        endpoint = await connect(c.runtime, *split_address(address))
+        endpoint = await self._connect(address)
         try:
             topics = _document(await self._ask(endpoint, RequestCode.GET_ALL_TOPIC_CONFIG, {}))
             groups = _document(
                 await self._ask(endpoint, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
             )
+            access = {}
+            if c.guard is not None:
+                access = _document(await self._ask(endpoint, RequestCode.GET_ALL_ACCESS, {}))
         finally:
             endpoint.close()
         if _counter(topics) > c.topics.data_version["counter"]:
@@ -310,6 +340,8 @@ class TableSync:
                 await self._delete()
         if _counter(groups) > c.groups.data_version["counter"]:
             c.groups.replace_all(groups)
+        if access and _counter(access) > c.access.data_version["counter"]:
+            c.access.replace_all(access)
         await self.merge_back(address)
 
     async def _merge_deleted(self, document: dict[str, Any]) -> None:
@@ -327,6 +359,10 @@ class TableSync:
         self._offsets.of_log = {}
         self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1))
         return self._offsets.clamp(lambda at: store.max_offset(at.topic, at.queue_id))
+
+    async def _connect(self, address: str) -> Endpoint:
+        c = self._c
+        return await connect(c.runtime, *split_address(address), credentials=c.credentials)
 
     async def _ask(self, endpoint: Endpoint, code: int, ext: dict[str, str]) -> Command:
         reply = await endpoint.request(Command.request(code, ext), TIMEOUT_S)

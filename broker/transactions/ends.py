@@ -17,9 +17,10 @@ does; Java's clients want none.
 
 from __future__ import annotations
 
+from saturnmq.broker.access import needs
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
-from saturnmq.broker.context import Context, answer
+from saturnmq.broker.context import Context, answer, check_access
 from saturnmq.broker.transactions.endings import EndingKind
 from saturnmq.broker.transactions.half_log import HalfLog
 from saturnmq.broker.transactions.halves import Half, committed
@@ -90,7 +91,9 @@ class EndService:
             )
         self._admission.check_ready()
         try:
-            end = self._end(self._half(header), kind)
+            half = self._half(header)
+            check_access(self._c, endpoint, request, needs.topic(half.topic, needs.PUB))
+            end = self._end(half, kind)
         except SaturnError:
             self.refused += 1
             raise

@@ -34,9 +34,10 @@ from saturnmq.drills.fuzz.lies import (
 )
 from saturnmq.drills.fuzz.scene import FuzzScene
 from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command, FrameDecoder, encode
 from saturnmq.runtime.door import split_address

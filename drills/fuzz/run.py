@@ -18,8 +18,9 @@ from saturnmq.drills.figures import STOP_MS_MAX, runtime_information
 from saturnmq.drills.fuzz import corpus
 from saturnmq.drills.fuzz.requests import RequestMaker
 from saturnmq.protocol import checked
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime, split_address

@@ -25,8 +25,8 @@ from saturnmq.cli.launcher import LocalCluster, Node, Settings
 from saturnmq.drills.figures import ANONYMOUS, STOP_MS_MAX, memory_mb, runtime_information
 from saturnmq.drills.hostile.attacks import ATTACKS, OF_BROKERS, TOPIC
 from saturnmq.protocol import checked
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import connect
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime import native
 from saturnmq.runtime.door import Runtime, split_address

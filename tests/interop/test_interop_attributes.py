@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from interop_nodes import ROCKETMQ, SATURNMQ, Nodes
 from saturnmq.cli.free_ports import free_block
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import connect
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.native import NativeRuntime

@@ -15,9 +15,9 @@ import pytest
 from interop_nodes import ROCKETMQ, SATURNMQ, Node, Nodes, java
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
 from saturnmq.cli.free_ports import free_block
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.compression import ZSTD, compress, sys_flag_of
-from saturnmq.protocol.endpoint import connect
 from saturnmq.protocol.frame import INNER_BATCH, NEED_UNWRAP, WRAPPED, Frame, decode_frame
 from saturnmq.protocol.frame_reference import BATCH_UNIT
 from saturnmq.protocol.jhash import tags_code

@@ -18,8 +18,8 @@ from saturnmq import Admin, PullConsumer
 from saturnmq.cli.launcher import LocalCluster, Settings
 from saturnmq.gateway import v2
 from saturnmq.protocol import fastjson
+from saturnmq.protocol.asking import ask_once
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import ask_once
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address

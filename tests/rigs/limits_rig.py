@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.connections import Connections
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.limits import Limits
 from saturnmq.protocol.remoting import Command, encode
 from saturnmq.runtime.door import split_address

@@ -9,8 +9,9 @@ import contextlib
 from saturnmq.client.admin.admin import Admin
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import fastjson
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.native import NativeRuntime

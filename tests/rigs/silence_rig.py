@@ -13,8 +13,8 @@ from cluster_rig import running
 from relay_rig import Relay, relay
 from saturnmq import Admin
 from saturnmq.cli.launcher import LocalCluster, Settings
+from saturnmq.protocol.asking import ask_once
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import ask_once
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.native import NativeRuntime
 

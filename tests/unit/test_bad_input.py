@@ -21,9 +21,10 @@ from saturnmq.broker.replication.introductions import read_refusal
 from saturnmq.cli.free_ports import free_block
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import fastjson, ha
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.batch import encode_batch_item
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import (

@@ -18,7 +18,8 @@ from saturnmq.broker.replication import ha_master
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import connections, fastjson
 from saturnmq.protocol import endpoint as endpoint_module
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.asking import connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.remoting import Command, FrameDecoder, encode
 from saturnmq.runtime.door import split_address

@@ -9,8 +9,8 @@ import resource
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.channel import Channel
-from saturnmq.protocol.endpoint import connect
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import ConfigError, ConnectFailed
 from saturnmq.runtime.native import NativeRuntime, raise_descriptor_limit

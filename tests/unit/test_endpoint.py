@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from saturnmq.protocol import endpoint as module
-from saturnmq.protocol.endpoint import RECEIVE_BUFFER, Endpoint, connect
+from saturnmq.protocol.asking import connect
+from saturnmq.protocol.endpoint import RECEIVE_BUFFER, Endpoint
 from saturnmq.protocol.remoting import MAX_FRAME, Command, FrameDecoder, encode
 from saturnmq.runtime import turns
 from saturnmq.runtime.door import split_address

@@ -17,8 +17,9 @@ from broker_rig import ask, config, connected, pull, run, send, started
 from saturnmq.drills.fuzz.corpus import OF_BROKERS, OF_NAMESERVERS, KeptRequest
 from saturnmq.drills.fuzz.requests import RequestMaker, codes_of
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import ConnectionLost, RequestTimeout

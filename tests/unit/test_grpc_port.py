@@ -20,8 +20,8 @@ from saturnmq.gateway.http2.socket_side import BASE_BYTES, LINGER_S
 from saturnmq.gateway.http2.stream import MESSAGE_HEAD, Stream
 from saturnmq.gateway.opening import PREFACE
 from saturnmq.protocol import connections
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.connections import SLOW_S, Connections
-from saturnmq.protocol.endpoint import connect
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.remoting import Command, encode
 from saturnmq.runtime.door import split_address

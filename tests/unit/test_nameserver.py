@@ -13,8 +13,9 @@ from saturnmq.nameserver.routes import RouteTable
 from saturnmq.nameserver.server import NameServer, serve
 from saturnmq.nameserver.watches import WATCH_BYTES, Watches
 from saturnmq.protocol import fastjson
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.budget import Budget
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.limits import Limits
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicConfig, TopicRoute

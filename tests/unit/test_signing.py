@@ -21,8 +21,9 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.cli import nodes
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol import fastjson, ha
+from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.endpoint import Endpoint, connect
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import TERM
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import LET_IN_MAX, UNSIGNED, LetIn, Seal, Signing, ask_signed

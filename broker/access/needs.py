@@ -1,0 +1,305 @@
+"""The accesses that each request needs: `needs_of`.
+
+They are those of RocketMQ's DefaultAuthorizationContextBuilder, but for these:
+
+- A request that names no topic and no group needs the cluster (`Get`, or `Update` if it changes
+  something). RocketMQ lets every user send most of them.
+- A retry topic is its group's: who may `Sub` the group may read it and write to it. RocketMQ looks
+  at the group that the request names beside it, whichever that is.
+- Who may `Sub` a topic may ask for the bounds of its queues, too.
+- A message that is asked for by its place in the log, and the end of a transaction, need the
+  topic of the stored message, and not the one that the request names, if it names one.
+- Requests of ours: the ranges of Spark's sources are reads, its sinks write to topics and are named
+  as groups are.
+
+Nodes that share a secret ask each other without users (`signing.py`). The state of a replica, which
+nameservers ask for, needs nothing, nor does a reply to a request that a client waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from saturnmq.broker import bodies
+from saturnmq.broker.access.model import Access, Action, Kind
+from saturnmq.protocol import batches, checked, headers
+from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.command_reading import header_of
+from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import RETRY_PREFIX, retry_topic
+from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
+
+Actions = frozenset[Action]
+Needs = Iterable[Access]
+Rule = Callable[[Any, Command], Needs]  # takes the header, and the request
+
+CREATE, DELETE = frozenset({Action.CREATE}), frozenset({Action.DELETE})
+GET, UPDATE = frozenset({Action.GET}), frozenset({Action.UPDATE})
+PUB, SUB = frozenset({Action.PUB}), frozenset({Action.SUB})
+READ, COMMIT = SUB | GET, SUB | UPDATE
+LISTING = GET | {Action.LIST}
+CLUSTER = Kind.CLUSTER
+
+
+def topic(name: str, actions: Actions) -> Access:
+    """An access to a topic; to a retry topic, its group's."""
+    if name.startswith(RETRY_PREFIX):
+        return group(name.removeprefix(RETRY_PREFIX), (actions - PUB) | SUB)
+    return Access(Kind.TOPIC, name, actions)
+
+
+def group(name: str, actions: Actions) -> Access:
+    return Access(Kind.GROUP, name, actions)
+
+
+def both(topic_name: str, group_name: str, actions: Actions) -> list[Access]:
+    """The accesses to a topic by a group."""
+    mine = group(group_name, actions)
+    own = retry_topic(group_name)
+    if topic_name == own or topic_name.startswith((f"{own}_", f"{own}+")):  # of pops
+        return [mine]
+    return [topic(topic_name, actions), mine]
+
+
+def _named(body: Mapping[str, Any], items: str, name: str) -> set[str]:
+    """The names in the items of a list."""
+    listed = checked.items(body, items)
+    return {
+        checked.text(checked.as_table(each, f"an entry of {items}"), name, "") for each in listed
+    }
+
+
+def _cluster(actions: Actions) -> Rule:
+    return lambda header, request: (Access(CLUSTER, "", actions),)
+
+
+def _topic(actions: Actions) -> Rule:
+    return lambda header, request: (topic(header.topic, actions),)
+
+
+def _group(actions: Actions) -> Rule:
+    return lambda header, request: (group(header.group, actions),)
+
+
+def _both(actions: Actions) -> Rule:
+    return lambda header, request: both(header.topic, header.group, actions)
+
+
+def _nothing(header: Any, request: Command) -> Needs:
+    return ()
+
+
+def _batches(header: headers.SendBatchesHeader, request: Command) -> Needs:
+    return [
+        topic(name, PUB) for name in {each.topic for each in batches.decode_parts(request.body)}
+    ]
+
+
+def _heartbeat(header: Any, request: Command) -> Needs:
+    for each in checked.items(bodies.document(request), "consumerDataSet"):
+        consumer = checked.as_table(each, "a consumer")
+        name = checked.text(consumer, "groupName")
+        yield group(name, SUB)
+        for subscribed in checked.items(consumer, "subscriptionDataSet"):
+            data = checked.as_table(subscribed, "a subscription")
+            yield from both(checked.text(data, "topic", ""), name, SUB)
+
+
+def _unregistration(header: headers.UnregisterClientHeader, request: Command) -> Needs:
+    return (group(header.consumer_group, SUB),) if header.consumer_group else ()
+
+
+def _locks(header: Any, request: Command) -> Needs:
+    body = bodies.document(request)
+    name = checked.text(body, "consumerGroup", "")
+    yield group(name, SUB)
+    for queue in _named(body, "mqSet", "topic"):
+        yield from both(queue, name, SUB)
+
+
+def _subscription(header: Any, request: Command) -> Needs:
+    document = bodies.document(request)
+    data = checked.table(document, "subscriptionData")
+    return both(checked.text(data, "topic", ""), checked.text(document, "group", ""), SUB)
+
+
+def _assignment(header: Any, request: Command) -> Needs:
+    asked = bodies.assignment_question(request)
+    return both(asked.topic, asked.group, SUB)
+
+
+def _request_mode(header: Any, request: Command) -> Needs:
+    group_name, topic_name, _ = bodies.request_mode(request)
+    return both(topic_name, group_name, UPDATE)
+
+
+def _batch_ack(header: Any, request: Command) -> Needs:
+    asked = checked.items(bodies.document(request), "acks")
+    acks = (checked.as_table(each, "an entry of acks") for each in asked)
+    named = {(checked.text(each, "t", ""), checked.text(each, "c", "")) for each in acks}
+    for topic_name, group_name in named:
+        yield from both(topic_name, group_name, SUB)
+
+
+def _topics(header: Any, request: Command) -> Needs:
+    named = _named(bodies.document(request), "topicConfigList", "topicName")
+    return [topic(name, CREATE) for name in named]
+
+
+def _new_group(header: Any, request: Command) -> Needs:
+    return (group(checked.text(bodies.document(request), "groupName", ""), CREATE),)
+
+
+def _new_groups(header: Any, request: Command) -> Needs:
+    named = _named(bodies.document(request), "groupConfigList", "groupName")
+    return [group(name, CREATE) for name in named]
+
+
+def _consume_stats(header: Any, request: Command) -> Needs:
+    named = [header.topic] if header.topic else []
+    named += [each for each in header.topics.split(";") if each]
+    return [group(header.group, GET), *(topic(name, GET) for name in named)]
+
+
+def _cloned(header: Any, request: Command) -> Needs:
+    topics = [topic(header.topic, UPDATE)] if header.topic else []
+    return [group(header.source, GET), group(header.target, UPDATE), *topics]
+
+
+def _correction(header: Any, request: Command) -> Needs:
+    groups = [group(header.compared, GET)] if header.compared else []
+    return [topic(header.topic, GET), *groups]
+
+
+def _queue_entries(header: Any, request: Command) -> Needs:
+    groups = [group(header.group, GET)] if header.group else []
+    return [topic(header.topic, GET), *groups]
+
+
+def _sink(header: Any, request: Command) -> Needs:
+    return (group(header.sink, PUB),)
+
+
+def _staged(header: Any, request: Command) -> Needs:
+    return [topic(header.topic, PUB), group(header.sink, PUB)]
+
+
+_C = RequestCode
+RULES: dict[RequestCode, Rule] = {
+    _C.SEND_MESSAGE: _topic(PUB),
+    _C.SEND_MESSAGE_V2: _topic(PUB),
+    _C.SEND_BATCH_MESSAGE: _topic(PUB),
+    _C.SEND_BATCHES: _batches,
+    _C.SEND_REPLY_MESSAGE: _nothing,
+    _C.SEND_REPLY_MESSAGE_V2: _nothing,
+    _C.RECALL_MESSAGE: _topic(PUB),
+    _C.END_TRANSACTION: _nothing,  # `EndService.on_end` looks at the message
+    _C.CONSUMER_SEND_MSG_BACK: _group(SUB),
+    _C.PULL_MESSAGE: _both(SUB),
+    _C.LITE_PULL_MESSAGE: _both(SUB),
+    _C.POP_MESSAGE: _both(SUB),
+    _C.PEEK_MESSAGE: _both(SUB),
+    _C.ACK_MESSAGE: _both(SUB),
+    _C.BATCH_ACK_MESSAGE: _batch_ack,
+    _C.CHANGE_MESSAGE_INVISIBLETIME: _both(SUB),
+    _C.NOTIFICATION: _both(SUB),
+    _C.POLLING_INFO: _both(READ),
+    _C.QUERY_MESSAGE: _topic(READ),
+    _C.VIEW_MESSAGE_BY_ID: _nothing,  # `QueryService.on_view_message` looks at the message
+    _C.QUERY_CONSUMER_OFFSET: _both(READ),
+    _C.UPDATE_CONSUMER_OFFSET: _both(COMMIT),
+    _C.SEARCH_OFFSET_BY_TIMESTAMP: _topic(READ),
+    _C.GET_MAX_OFFSET: _topic(READ),
+    _C.GET_MIN_OFFSET: _topic(READ),
+    _C.GET_EARLIEST_MSG_STORETIME: _topic(READ),
+    _C.HEART_BEAT: _heartbeat,
+    _C.UNREGISTER_CLIENT: _unregistration,
+    _C.GET_CONSUMER_LIST_BY_GROUP: _group(READ),
+    _C.LOCK_BATCH_MQ: _locks,
+    _C.UNLOCK_BATCH_MQ: _locks,
+    _C.CHECK_CLIENT_CONFIG: _subscription,
+    _C.QUERY_ASSIGNMENT: _assignment,
+    _C.SET_MESSAGE_REQUEST_MODE: _request_mode,
+    _C.GET_ALL_MESSAGE_REQUEST_MODE: _cluster(LISTING),
+    _C.GET_CONSUMER_CONNECTION_LIST: _group(GET),
+    _C.GET_CONSUMER_RUNNING_INFO: _group(GET),
+    _C.CONSUME_MESSAGE_DIRECTLY: _group(SUB),  # it is sent to one of the group's consumers
+    _C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _both(GET),
+    _C.GET_PRODUCER_CONNECTION_LIST: _cluster(GET),
+    _C.GET_ALL_PRODUCER_INFO: _cluster(GET),
+    _C.UPDATE_AND_CREATE_TOPIC: _topic(CREATE),
+    _C.UPDATE_AND_CREATE_TOPIC_LIST: _topics,
+    _C.UPDATE_AND_CREATE_STATIC_TOPIC: _topic(CREATE),
+    _C.DELETE_TOPIC_IN_BROKER: _topic(DELETE),
+    _C.GET_TOPIC_CONFIG: _topic(GET),
+    _C.GET_TOPIC_STATS_INFO: _topic(GET),
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _new_group,
+    _C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: _new_groups,
+    _C.DELETE_SUBSCRIPTIONGROUP: _group(DELETE),
+    _C.GET_SUBSCRIPTIONGROUP_CONFIG: _group(GET),
+    _C.GET_CONSUME_STATS: _consume_stats,
+    _C.GET_BROKER_CONSUME_STATS: _cluster(GET),
+    _C.QUERY_CONSUME_TIME_SPAN: _both(GET),
+    _C.QUERY_SUBSCRIPTION_BY_CONSUMER: _both(GET),
+    _C.INVOKE_BROKER_TO_RESET_OFFSET: _both(UPDATE),
+    _C.CLONE_GROUP_OFFSET: _cloned,
+    _C.QUERY_TOPIC_CONSUME_BY_WHO: _topic(GET),
+    _C.QUERY_TOPICS_BY_CONSUMER: _group(GET),
+    _C.QUERY_CORRECTION_OFFSET: _correction,
+    _C.UPDATE_AND_GET_GROUP_FORBIDDEN: _both(UPDATE),
+    _C.EXCHANGE_BROKER_HA_INFO: _cluster(UPDATE),
+    _C.GET_ALL_TOPIC_CONFIG: _cluster(LISTING),
+    _C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _cluster(LISTING),
+    _C.GET_ALL_CONSUMER_OFFSET: _cluster(GET),
+    _C.GET_ALL_DELAY_OFFSET: _cluster(GET),
+    _C.GET_TIMER_CHECK_POINT: _cluster(GET),
+    _C.GET_TIMER_METRICS: _cluster(GET),
+    _C.GET_BROKER_HA_STATUS: _cluster(GET),
+    _C.GET_BROKER_EPOCH_CACHE: _cluster(GET),
+    _C.REPLICA_STATE: _nothing,
+    _C.FENCE: _cluster(UPDATE),
+    _C.PROMOTE: _cluster(UPDATE),
+    _C.SLAVE_LEAVES: _cluster(UPDATE),
+    _C.READ_LOG: _cluster(UPDATE),  # the messages of all topics
+    _C.READ_QUEUE: _topic(SUB),
+    _C.SPLIT_RANGE: _topic(READ),
+    _C.QUEUE_BOUNDS: _topic(READ),
+    _C.STAGE: _staged,
+    _C.PUBLISH: _sink,
+    _C.FINISH_EPOCH: _sink,
+    _C.ABORT_STAGE: _sink,
+    _C.SINK_STATE: _sink,
+    _C.GET_BROKER_CONFIG: _cluster(GET),
+    _C.UPDATE_BROKER_CONFIG: _cluster(UPDATE),
+    _C.GET_BROKER_RUNTIME_INFO: _cluster(GET),
+    _C.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _cluster(LISTING),
+    _C.VIEW_BROKER_STATS_DATA: _cluster(GET),
+    _C.QUERY_CONSUME_QUEUE: _queue_entries,
+    _C.DELETE_EXPIRED_COMMITLOG: _cluster(UPDATE),
+    _C.CLEAN_EXPIRED_CONSUMEQUEUE: _cluster(UPDATE),
+    _C.CLEAN_UNUSED_TOPIC: _cluster(UPDATE),
+    _C.AUTH_CREATE_USER: _cluster(UPDATE),
+    _C.AUTH_UPDATE_USER: _cluster(UPDATE),
+    _C.AUTH_DELETE_USER: _cluster(UPDATE),
+    _C.AUTH_GET_USER: _cluster(GET),
+    _C.AUTH_LIST_USER: _cluster(GET),
+    _C.AUTH_CREATE_ACL: _cluster(UPDATE),
+    _C.AUTH_UPDATE_ACL: _cluster(UPDATE),
+    _C.AUTH_DELETE_ACL: _cluster(UPDATE),
+    _C.AUTH_GET_ACL: _cluster(GET),
+    _C.AUTH_LIST_ACL: _cluster(GET),
+    _C.GET_ALL_ACCESS: _cluster(GET),
+    _C.CHECK_ACCESS: _topic(PUB | READ),
+}
+
+
+def needs_of(request: Command) -> list[Access]:
+    """The accesses that a request needs, all of them; an access to the cluster has no name.
+    InvalidParameter: a field or the body cannot be read."""
+    code = RequestCode(request.code)
+    header = header_of(request, headers.HEADERS[code])
+    try:
+        return list(RULES[code](header, request))
+    except MalformedFrame as error:
+        raise InvalidParameter(f"the body: {error}") from None
