@@ -30,6 +30,7 @@ from saturnmq.broker.tables.loading import load_role, load_tables
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command_reading import reader_of
 from saturnmq.protocol.connections import Connections
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.inner_endpoint import InnerClient, InnerEndpoint
@@ -284,6 +285,11 @@ class Broker:
     def connections(self) -> Connections:
         """All connections of clients, whose limits hold for those of the gateway, too."""
         return self._connections
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """With which its gateway asks this broker and others for itself."""
+        return self.ground.context.credentials
 
     def connect_inside(self, peer_address: str, client: InnerClient) -> InnerEndpoint:
         """A connection for a client whose server is in this process: the gateway of gRPC."""

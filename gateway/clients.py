@@ -211,8 +211,10 @@ class Clients:
         node: GatewayNode,
         commands: Asked,
         on_gone: Callable[[Client], None],
+        sign: Callable[[Command], None],
     ) -> None:
-        """`on_gone` gets a client that has gone."""
+        """`on_gone` gets a client that has gone; `sign` says whose a request is."""
+        self._sign = sign
         self._runtime = runtime
         self._node = node
         self._commands = commands
@@ -242,6 +244,7 @@ class Clients:
             return client
         # It is new, or comes back before it was forgotten.
         client.link = self._node.connect_inside(call.peer, client)
+        client.link.sign = self._sign
         self._clients[client_id] = client
         return client
 

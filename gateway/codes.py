@@ -11,6 +11,7 @@ from typing import Any
 from saturnmq.gateway import v2
 from saturnmq.protocol.codes import ResponseCode
 from saturnmq.runtime.errors import (
+    AccessDenied,
     ConnectFailed,
     ConnectionLost,
     InSyncReplicasNotEnough,
@@ -60,6 +61,8 @@ def code_of(error: SaturnError) -> int:
     match error:
         case CallRefused():
             return error.grpc_code
+        case AccessDenied():
+            return int(Code.UNAUTHORIZED)
         case InSyncReplicasNotEnough():
             return int(Code.HA_NOT_AVAILABLE)
         case SystemBusy() if str(error).startswith(NOT_MASTER):

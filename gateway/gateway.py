@@ -11,6 +11,7 @@ from saturnmq.gateway import health, reflection, v2
 from saturnmq.gateway.addresses import Addresses
 from saturnmq.gateway.announcing import Announcing
 from saturnmq.gateway.asking import Asking
+from saturnmq.gateway.callers import CALLER, Signatory, fields_of
 from saturnmq.gateway.calls import (
     REQUEST_ID,
     CallFailed,
@@ -53,10 +54,11 @@ class Gateway:
     def __init__(self, runtime: Runtime, node: GatewayNode, address: str) -> None:
         """`address`: its own, as clients are told."""
         self._runtime = runtime
-        self._peers = Peers(runtime, lambda _, command: self._announcing.asked(command))
+        sign = Signatory(node.credentials).sign
+        self._peers = Peers(runtime, lambda _, command: self._announcing.asked(command), sign)
         commands = Commands(runtime)
-        self._clients = Clients(runtime, node, commands, self._gone)
-        directory = Directory(runtime, node, self._peers)
+        self._clients = Clients(runtime, node, commands, self._gone, sign)
+        directory = Directory(runtime, node, self._peers, sign)
         asking = Asking(node, self._peers, directory)
         addresses = Addresses(runtime, node, self._peers, address)
         self._members = MemberCalls(runtime, node, self._clients, commands, directory, addresses)
@@ -142,6 +144,7 @@ def answered(rpc: Rpc, serve: Unary) -> Unary:
     """The call, with errors as answers."""
 
     async def answer(call: GrpcCall, request: Any) -> Any:
+        CALLER.set(fields_of(call.metadata))
         try:
             found = await serve(call, request)
         except Exception as error:
@@ -158,6 +161,8 @@ def streamed(rpc: Rpc, serve: Stream) -> Stream:
     """The call, with an error as its last answer."""
 
     async def answer(call: GrpcCall, request: Any, write: Write) -> None:
+        CALLER.set(fields_of(call.metadata))
+
         async def tell(part: Any) -> None:
             if part.WhichOneof("content") == "status":
                 told(call, rpc.name, part.status)
@@ -176,6 +181,7 @@ def talked(rpc: Rpc, serve: Dialogue) -> Dialogue:
     others wait until they hear of the second."""
 
     async def answer(call: GrpcCall, read: Read, write: Write) -> None:
+        CALLER.set(fields_of(call.metadata))
         try:
             await serve(call, read, write)
         except Exception as error:

@@ -49,8 +49,9 @@ class MemberCalls:
     # routes
 
     async def query_route(self, call: GrpcCall, request: Any) -> Any:
-        client = self._clients.of(call)
-        facts = await self._directory.topic(topic_of(request.topic))
+        client, topic = self._clients.of(call), topic_of(request.topic)
+        await self._directory.check_access(topic)
+        facts = await self._directory.topic(topic)
         endpoints_of = await self._addresses.of(
             client.language,
             request.endpoints,

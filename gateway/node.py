@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.inner_endpoint import InnerClient, InnerEndpoint
 from saturnmq.protocol.route import TopicRoute
 
@@ -34,6 +35,11 @@ class GatewayNode(Protocol):
     @property
     def body_max(self) -> int:
         """The largest body of a message that it takes."""
+        ...
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """With which its gateway asks brokers for itself."""
         ...
 
     def connect_inside(self, peer_address: str, client: InnerClient) -> InnerEndpoint:

@@ -5,6 +5,7 @@ new one. A network that drops its packets would let each of them wait, for many 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from saturnmq.protocol.endpoint import Endpoint, Handler
 from saturnmq.protocol.inner_endpoint import Late
@@ -29,8 +30,9 @@ async def claimed(answer: asyncio.Future[Command], late: Late | None) -> Command
 
 
 class Peers:
-    def __init__(self, runtime: Runtime, asked: Handler) -> None:
-        """`asked` gets the requests of other nodes."""
+    def __init__(self, runtime: Runtime, asked: Handler, sign: Callable[[Command], None]) -> None:
+        """`asked` gets the requests of other nodes; `sign` says whose a request is."""
+        self._sign = sign
         self._runtime = runtime
         self._asked = asked
         self._open: dict[str, Endpoint] = {}
@@ -45,6 +47,7 @@ class Peers:
         endpoint = self._open.get(address)
         if endpoint is None or endpoint.closed:
             endpoint = await self._connect(address)
+        self._sign(command)
         answer: asyncio.Future[Command] = self._runtime.create_future()
         asked_at = self._runtime.monotonic()
 

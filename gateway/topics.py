@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from saturnmq.gateway.callers import CALLER
 from saturnmq.gateway.codes import NOT_MASTER
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
@@ -100,7 +101,9 @@ class FreshFacts(Generic[F]):
 
 
 async def _outcome(work: Awaitable[F]) -> Any:
-    """The result of work, or its error: a task that fails would end the process."""
+    """The result of work, or its error: a task that fails would end the process. All callers share
+    it, so the gateway asks for itself."""
+    CALLER.set(None)
     try:
         return await work
     except SaturnError as error:
@@ -177,8 +180,15 @@ class GroupFacts:
 class Directory:
     """The facts that a gateway knows."""
 
-    def __init__(self, runtime: Runtime, node: GatewayNode, peers: Peers) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        node: GatewayNode,
+        peers: Peers,
+        sign: Callable[[Command], None],
+    ) -> None:
         self._node = node
+        self._sign = sign
         self._peers = peers
         self._asker: InnerEndpoint | None = None
         self._topics = FreshFacts(runtime, self._find_topic)
@@ -231,7 +241,17 @@ class Directory:
         """The gateway's own connection to its broker."""
         if self._asker is None or self._asker.closed:
             self._asker = self._node.connect_inside("127.0.0.1:0", Silent())
+            self._asker.sign = self._sign
         return self._asker
+
+    async def check_access(self, topic: str) -> None:
+        """AccessDenied: the caller may do nothing with this topic. A client asks for a route first,
+        and hears at its start that its credentials are wrong."""
+        if not self._node.broker_name:
+            return  # brokers refuse the calls that follow
+        reply = await self.inside().ask(Command.request(RequestCode.CHECK_ACCESS, {"topic": topic}))
+        if reply.code:
+            raise error_for(reply.code, reply.remark)
 
     async def _find_group(self, name: str) -> GroupFacts:
         ext = {"group": name}

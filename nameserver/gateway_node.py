@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.inner_endpoint import InnerClient, InnerEndpoint
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.runtime.door import Runtime, split_address
@@ -18,8 +19,17 @@ class NameserverNode:
     broker_name = ""
     body_max = BODY_MAX
 
-    def __init__(self, runtime: Runtime, server: NameServer, *, is_proxy: bool = False) -> None:
-        """`is_proxy`: clients of its gateway send it all calls, also those for brokers."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        server: NameServer,
+        *,
+        is_proxy: bool = False,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """`is_proxy`: clients of its gateway send it all calls, also those for brokers.
+        `credentials`: of the user that it is for brokers."""
+        self._credentials = credentials
         self._runtime = runtime
         self._server = server
         self.is_proxy = is_proxy
@@ -32,6 +42,10 @@ class NameserverNode:
     def host(self) -> str:
         host, _ = split_address(self.address)
         return self._runtime.own_address() if host in EVERYWHERE else host
+
+    @property
+    def credentials(self) -> Credentials | None:
+        return self._credentials
 
     def connect_inside(self, peer_address: str, client: InnerClient) -> InnerEndpoint:
         """A client counts as a connection; it asks the nameserver nothing."""

@@ -69,6 +69,8 @@ class InnerEndpoint(Endpoint):
         self.peer_address = peer_address
         self._client = client
         self._on_drop = on_drop
+        self.sign: Callable[[Command], None] = _unsigned
+        """Says whose a request is, before it is asked."""
         self._asked: dict[int, tuple[asyncio.Future[Command], Late | None]] = {}
         self._late: dict[int, Late] = {}  # of requests that were cancelled, but not forgotten
         on_open(self)
@@ -81,6 +83,7 @@ class InnerEndpoint(Endpoint):
             future.set_exception(self._lost(f"request {command.code}"))
             return future
         self.heard()
+        self.sign(command)
         command.opaque = self._next_opaque()
         self._asked[command.opaque] = future, late
         self._request(command)
@@ -154,3 +157,7 @@ class InnerEndpoint(Endpoint):
         for future, _ in waiting.values():
             if not future.done():
                 future.set_exception(self._lost("a request"))
+
+
+def _unsigned(_: Command) -> None:
+    """Nobody is asked who it is."""

@@ -91,7 +91,7 @@ class TableSync:
         self._knows_waits = False  # for the messages in its log when it joined its master
         self._wanted = asyncio.Event()
         self._keeps_access = False  # the master has no users and rules; told once
-        self._trouble = ""  # why the tables could not be copied; told once
+        self.trouble = ""  # why the tables could not be copied; told once
 
     # on a slave
 
@@ -104,9 +104,9 @@ class TableSync:
                     pause, trouble = await self.copy_from(address), ""
                 except (SaturnError, OSError) as error:
                     trouble = str(error)
-                    if trouble != self._trouble:
+                    if trouble != self.trouble:
                         log.info("tables of the master not copied: %s", trouble)
-                self._trouble = trouble
+                self.trouble = trouble
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._wanted.wait()

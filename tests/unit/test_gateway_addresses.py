@@ -87,8 +87,8 @@ def route(**addresses: str) -> TopicRoute:
 
 def gateway(world: World, *routes: TopicRoute) -> tuple[Addresses, Asking]:
     machine, node = world.node("gateway"), Node(list(routes))
-    peers = Peers(machine, lambda _, __: None)
-    asking = Asking(node, peers, Directory(machine, node, peers))
+    peers = Peers(machine, lambda _, __: None, lambda _: None)
+    asking = Asking(node, peers, Directory(machine, node, peers, lambda _: None))
     return Addresses(machine, node, peers, OWN), asking
 
 

@@ -27,7 +27,7 @@ async def peers_of(world: World) -> tuple[Peers, str, list[Endpoint]]:
         return Endpoint(machine, asked, opened.remove, on_open=opened.append)
 
     await machine.listen(machine.ip, 9000, accept)
-    return Peers(gateway, lambda _, __: None), f"{machine.ip}:9000", opened
+    return Peers(gateway, lambda _, __: None, lambda _: None), f"{machine.ip}:9000", opened
 
 
 def request(*, answered: bool) -> Command:

@@ -36,6 +36,9 @@ OTHERS: dict[str, tuple[str, str]] = {
     "replicationSecret": ("0123456789abcdef", ""),
     "tlsCertPath": ("elsewhere", "tlsCertPath=here\ntlsKeyPath=here"),
     "tlsKeyPath": ("elsewhere", "tlsCertPath=here\ntlsKeyPath=here"),
+    "authorizationEnabled": ("true", "authenticationEnabled=true"),
+    "initAuthenticationUser": ('{"username":"root","password":"secret"}', ""),
+    "innerClientAuthenticationCredentials": ('{"accessKey":"nodes","secretKey":"secret"}', ""),
     "cleanFileForciblyEnable": ("false", ""),  # true with a broker.conf of RocketMQ, not else
 }
 
