@@ -13,6 +13,7 @@ from saturnmq.gateway.gateway import Gateway
 from saturnmq.nameserver.gateway_node import NameserverNode
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.runtime.errors import TopicNotExist
 from world_rig import World, new_disk
 
@@ -49,13 +50,14 @@ class Caller:
     client_id: str = "host@1@0@abc"
     language: str = "JAVA"
     request_id: str = ""
+    headers: dict[str, str] = field(default_factory=dict)
     sent: int = 0
     told: list[Any] = field(default_factory=list)  # over its Telemetry stream
     says: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
 
     def call(self, seconds: float | None = 3.0) -> GrpcCall:
         metadata = {CLIENT_ID: self.client_id, LANGUAGE: self.language, REQUEST_ID: self.request_id}
-        metadata = {key: value for key, value in metadata.items() if value}
+        metadata = {key: value for key, value in metadata.items() if value} | self.headers
         deadline = None if seconds is None else self.world.loop.time() + seconds
         return GrpcCall("10.1.1.1:4711", metadata, deadline)
 
@@ -190,9 +192,14 @@ async def served(world: World, **changes: Any) -> tuple[Broker, Caller]:
 
 
 async def at_nameserver(
-    world: World, *, is_proxy: bool = False, **changes: Any
+    world: World,
+    *,
+    is_proxy: bool = False,
+    credentials: Credentials | None = None,
+    **changes: Any,
 ) -> tuple[Broker, Caller]:
-    """A broker with topic T that has a gateway, and a client of its nameserver's."""
+    """A broker with topic T that has a gateway, and a client of its nameserver's, which has these
+    credentials."""
     machine = world.node("nameserver")
     server = NameServer(machine, machine.ip, 9876)
     await server.start()
@@ -200,7 +207,7 @@ async def at_nameserver(
     await world.until(lambda: broker.messaging.popping.serves)
     broker.offers(ADDRESS)
     await create_topic(world, broker, "T", "NORMAL")
-    node = NameserverNode(machine, server, is_proxy=is_proxy)
+    node = NameserverNode(machine, server, is_proxy=is_proxy, credentials=credentials)
     caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"))
     async with asyncio.timeout(30):
         while not (await caller.ask("QueryRoute", topic=v2.Resource(name="T"))).message_queues:

@@ -1,0 +1,201 @@
+"""Calls of gRPC to brokers that check users: the header `authorization`."""
+
+from __future__ import annotations
+
+import hmac
+from typing import Any
+
+import pytest
+from access_rig import ALICE, CHECKING, NODES, ROOT
+from gateway_rig import Caller, Code, at_nameserver, served
+from hypothesis import given
+from hypothesis import strategies as st
+from saturnmq.broker.access.model import Acl, Action, Decision, PolicyType, Resource, Rule
+from saturnmq.broker.access.table import super_user
+from saturnmq.broker.broker import Broker
+from saturnmq.gateway import v2
+from saturnmq.gateway.callers import CALLER, Signatory, fields_of
+from saturnmq.protocol.credentials import ACCESS_KEY, DATE_TIME, SIGNATURE, Credentials
+from saturnmq.protocol.remoting import Command
+from world_rig import World, run
+
+OPEN_TO_RIG = CHECKING | {"authentication_whitelist": ("17",)}  # it makes topics
+WHEN = "20261128T120000Z"
+
+
+def signed(user: Credentials, when: str = WHEN, *, upper: bool = False) -> dict[str, str]:
+    """The headers of a call, as RocketMQ's clients make them."""
+    found = hmac.new(user.secret_key.encode(), when.encode(), "sha1").hexdigest()
+    found = found.upper() if upper else found
+    return {
+        "authorization": f"MQv2-HMAC-SHA1 Credential={user.access_key}, "
+        f"SignedHeaders=x-mq-date-time, Signature={found}",
+        "x-mq-date-time": when,
+    }
+
+
+def rules(broker: Broker, user: Credentials, *resources: str) -> None:
+    """Add a user with some rules, as an operator does."""
+    table = broker.ground.context.access
+    known = super_user(user).changed({"userType": "Normal"})
+    if table.user(user.access_key) is None:
+        table.create_user(known)
+    made = {
+        each: Rule(each, (Action.PUB, Action.SUB), Decision.ALLOW)
+        for each in map(Resource.read, resources)
+    }
+    if made:
+        table.add_rules(Acl(known.subject, {PolicyType.CUSTOM: made}))
+
+
+async def checked(world: World, **changes: Any) -> tuple[Broker, Caller]:
+    return await served(world, **(OPEN_TO_RIG | changes))
+
+
+async def route(caller: Caller, topic: str = "T") -> Any:
+    return await caller.ask("QueryRoute", topic=v2.Resource(name=topic))
+
+
+@pytest.mark.parametrize("upper", [False, True])
+def test_a_call_with_the_right_signature_is_served(upper: bool) -> None:
+    async def body(world: World) -> None:
+        _, caller = await checked(world)
+        caller.headers = signed(ROOT, upper=upper)
+        assert (await route(caller)).status.code == Code.OK
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
+        received = await caller.receive()
+        assert received.bodies == [b"x"]
+        assert (await caller.ack(*received.messages)).status.code == Code.OK
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": "MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature="},
+        signed(Credentials("root", "another")),
+        signed(Credentials("nobody", "x")),
+        signed(ROOT) | {"x-mq-date-time": "20261128T120001Z"},
+        {"authorization": signed(ROOT)["authorization"]},
+        {"authorization": "Basic cm9vdDp4", "x-mq-date-time": WHEN},
+        {"authorization": "MQv2-HMAC-SHA1 Credential=root, Signature=zz", "x-mq-date-time": WHEN},
+    ],
+)
+def test_another_call_is_refused_whatever_it_asks(headers: dict[str, str]) -> None:
+    async def body(world: World) -> None:
+        broker, caller = await checked(world)
+        caller.headers = headers
+        assert (await route(caller)).status.code == Code.UNAUTHORIZED
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.UNAUTHORIZED
+        assert (await caller.receive()).code == Code.UNAUTHORIZED
+        group = v2.Resource(name="G")
+        beat = await caller.ask("Heartbeat", client_type=v2.ClientType.PUSH_CONSUMER, group=group)
+        assert beat.status.code == Code.UNAUTHORIZED
+        assert broker.store.watermarks.appended == 0
+
+    run(body)
+
+
+def test_a_user_may_do_what_its_rules_allow() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await checked(world)
+        rules(broker, ALICE)
+        caller.headers = signed(ALICE)
+        refused = await route(caller)
+        assert refused.status.code == Code.UNAUTHORIZED
+        assert "no rule allows User:alice" in refused.status.message
+        rules(broker, ALICE, "Topic:T")
+        assert (await route(caller)).status.code == Code.OK
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
+        received = await caller.receive()
+        assert received.code == Code.UNAUTHORIZED
+        rules(broker, ALICE, "Group:G")
+        received = await caller.receive()
+        assert received.bodies == [b"x"]
+        denied = await caller.ack(*received.messages, group="H")
+        assert denied.status.code == Code.UNAUTHORIZED
+        assert (await caller.ack(*received.messages)).status.code == Code.OK
+
+    run(body)
+
+
+def test_a_client_is_told_when_it_opens_its_stream() -> None:
+    async def body(world: World) -> None:
+        _, caller = await checked(world)
+        caller.headers = signed(Credentials("root", "another"))
+        stream = caller.open_telemetry()
+        settings = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER)
+        settings.subscription.group.name = "G"
+        await caller.says.put(v2.TelemetryCommand(settings=settings))
+        await world.until(lambda: bool(caller.told))
+        assert caller.told[0].status.code == Code.UNAUTHORIZED
+        with pytest.raises(Exception, match="access denied"):
+            await stream
+
+    run(body)
+
+
+def test_the_gateways_own_work_needs_no_call() -> None:
+    """Facts about topics are asked for by the gateway, and shared by all callers."""
+
+    async def body(world: World) -> None:
+        broker, caller = await checked(world)
+        rules(broker, ALICE, "Topic:T")
+        caller.headers = signed(ALICE)
+        assert (await route(caller)).status.code == Code.OK, "Get of Topic:T is not needed"
+        other = Caller(world, caller.gateway, client_id="host@2@0@abc")
+        other.headers = signed(ROOT)
+        assert (await route(other)).status.code == Code.OK
+
+    run(body)
+
+
+def test_a_nameserver_passes_on_whose_a_call_is() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await at_nameserver(world, is_proxy=True, credentials=NODES, **OPEN_TO_RIG)
+        rules(broker, ALICE, "Topic:T")
+        caller.headers = signed(ALICE)
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
+        assert (await caller.receive()).code == Code.UNAUTHORIZED
+        caller.headers = {}
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.UNAUTHORIZED
+
+    run(body)
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
+
+
+@given(header=st.one_of(TEXTS, TEXTS.map("MQv2-HMAC-SHA1 {}".format)), when=TEXTS)
+def test_no_header_is_taken_for_half_a_signature(header: str, when: str) -> None:
+    found = fields_of({"authorization": header, "x-mq-date-time": when})
+    assert not found or found.keys() == {ACCESS_KEY, DATE_TIME, SIGNATURE}
+    assert all(found.values())
+
+
+@given(name=st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True), secret=TEXTS.filter(bool))
+def test_what_clients_write_is_read(name: str, secret: str) -> None:
+    found = fields_of(signed(Credentials(name, secret)))
+    assert found[ACCESS_KEY] == name
+    assert found[DATE_TIME] == WHEN
+    with_scope = signed(Credentials(name, secret))
+    with_scope["authorization"] = with_scope["authorization"].replace(
+        f"{name},", f"{name}/region/RocketMQ,"
+    )
+    assert fields_of(with_scope) == found
+
+
+def test_a_request_says_whose_it_is_or_the_nodes_own() -> None:
+    signatory = Signatory(NODES)
+    for caller, name in [(None, "nodes"), ({}, None), (fields_of(signed(ALICE)), "alice")]:
+        token = CALLER.set(caller)
+        command = Command.request(11, {"topic": "T"})
+        signatory.sign(command)
+        CALLER.reset(token)
+        assert command.ext.get(ACCESS_KEY) == name
+        assert command.ext["topic"] == "T"
+    plain = Command.request(11, {"topic": "T"})
+    Signatory(None).sign(plain)
+    assert plain.ext == {"topic": "T"}
