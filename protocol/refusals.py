@@ -11,7 +11,6 @@ from .codes import RequestCode
 from .headers import HEADERS
 
 _C = RequestCode
-_ACL = "users and access rules are not part of this version: use it in trusted networks only"
 _COLD = "a read of old messages waits in a thread of its own, so no group is slowed down for it"
 _ROCKSDB = "tables and queues are files of RocketMQ's default format; there is no RocksDB"
 _CONTAINER = "a process is one broker; start or stop it with `saturnmq broker`"
@@ -61,16 +60,6 @@ REASONS: dict[int, str] = {
     _C.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: _COLD,
     _C.GET_COLD_DATA_FLOW_CTR_INFO: _COLD,
     _C.SET_COMMITLOG_READ_MODE: "dataReadAheadEnable says it at the start, for all of the log",
-    _C.AUTH_CREATE_USER: _ACL,
-    _C.AUTH_UPDATE_USER: _ACL,
-    _C.AUTH_DELETE_USER: _ACL,
-    _C.AUTH_GET_USER: _ACL,
-    _C.AUTH_LIST_USER: _ACL,
-    _C.AUTH_CREATE_ACL: _ACL,
-    _C.AUTH_UPDATE_ACL: _ACL,
-    _C.AUTH_DELETE_ACL: _ACL,
-    _C.AUTH_GET_ACL: _ACL,
-    _C.AUTH_LIST_ACL: _ACL,
     _C.SWITCH_TIMER_ENGINE: "timed messages wait in sorted runs; there is no other engine",
     _C.POP_ROLLBACK: "popped messages stay in their queues and a table knows their times; there "
     "are no records to export",

@@ -51,7 +51,12 @@ class Mqadmin:
 @contextmanager
 def mqadmin_jvm(jars: Path, home: Path, nameserver: str = "") -> Iterator[Mqadmin]:
     """`nameserver`: for the commands that are not told one. Some of them write files to `home`."""
-    options = [*SOON, "-Djava.security.manager=allow", f"-Djava.io.tmpdir={home}"]
+    options = [
+        *SOON,
+        "-Djava.security.manager=allow",
+        f"-Djava.io.tmpdir={home}",
+        f"-Drocketmq.home.dir={home}",
+    ]
     with java_talk(
         jars,
         "AdminCommands.java",

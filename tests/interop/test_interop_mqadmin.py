@@ -20,7 +20,7 @@ import pytest
 from interop_grpc import java_client
 from interop_messages import until
 from interop_mqadmin import Mqadmin, mqadmin_jvm
-from interop_nodes import BROKER, CLUSTER, SATURNMQ, Nodes
+from interop_nodes import BROKER, CLUSTER, SATURNMQ, Node, Nodes
 from mqadmin_commands import CASES, LOCAL, Case, filled, page_table, row, table, works
 from saturnmq import Admin, Message, Producer, PushConsumer, ReceivedMessage
 from saturnmq.aio import Admin as AsyncAdmin
@@ -72,6 +72,9 @@ def places(nodes: Nodes, tmp_path: Path) -> dict[str, str]:
         for topic, queues in (("orders", 4), ("chat", 2), ("RMQ_SYS_TRACE_TOPIC", 1)):
             admin.create_topic(topic, queues=queues)
         admin.create_group("readers")
+    guarded, guarded_slave = guarded_pair(nodes, tmp_path)
+    (nodes.home / "conf").mkdir()
+    (nodes.home / "conf" / "tools.yml").write_text("accessKey: root\nsecretKey: root's password\n")
     (nodes.home / "topics.json").write_text(TOPICS)
     (nodes.home / "groups.json").write_text(GROUPS)
     return {
@@ -80,9 +83,29 @@ def places(nodes: Nodes, tmp_path: Path) -> dict[str, str]:
         "broker": BROKER,
         "master": master.address,
         "slave": slave.address,
+        "guarded": guarded.address,
+        "guarded-slave": guarded_slave.address,
         "home": str(nodes.home),
         "segment": str(SEGMENT),
     }
+
+
+def guarded_pair(nodes: Nodes, root: Path) -> tuple[Node, Node]:
+    """A master that checks its users, and its slave."""
+    ports = free_block("127.0.0.1", 8)
+    checking = {
+        "brokerName": "guarded",
+        "brokerClusterName": "GuardedCluster",
+        "autoCreateTopicEnable": "false",
+        "authenticationEnabled": "true",
+        "authorizationEnabled": "true",
+        "initAuthenticationUser": '{"username":"root","password":"root\'s password"}',
+        "innerClientAuthenticationCredentials": '{"accessKey":"nodes","secretKey":"theirs"}',
+    }
+    as_slave = {"brokerRole": "SLAVE", "brokerId": 1}
+    master = nodes.broker(SATURNMQ, root / "gm", ports + 2, {**SMALL, **checking})
+    slave = nodes.broker(SATURNMQ, root / "gs", ports + 6, {**SMALL, **checking, **as_slave})
+    return master, slave
 
 
 async def until_in_sync(nameserver: str) -> None:

@@ -28,8 +28,8 @@ from saturnmq.protocol.refusals import REASONS, refusal
 from typer.main import get_command
 
 PAGE = Path(__file__).parents[2] / "docs" / "interop.md"
-REFUSAL = f"CODE: 3  DESC: {refusal(RequestCode.AUTH_GET_USER)} BROKER: 127.0.0.1:1"
-WANTED = (REFUSED, REASONS[RequestCode.AUTH_GET_USER])
+REFUSAL = f"CODE: 3  DESC: {refusal(RequestCode.SWITCH_TIMER_ENGINE)} BROKER: 127.0.0.1:1"
+WANTED = (REFUSED, REASONS[RequestCode.SWITCH_TIMER_ENGINE])
 
 
 def test_the_page_has_the_table_of_the_commands_that_are_run() -> None:
