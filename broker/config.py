@@ -30,7 +30,7 @@ from saturnmq.broker.rocketmq_keys import OLDER_NAMES, REFUSED, WITHOUT_EFFECT
 from saturnmq.broker.tables.topics import READ, WRITE
 from saturnmq.protocol import java_properties
 from saturnmq.protocol.checked import INT64_MAX
-from saturnmq.protocol.credentials import Credentials
+from saturnmq.protocol.credentials import Credentials, read_credentials
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.remoting import MAX_FRAME
 from saturnmq.protocol.route import QUEUES_MAX
@@ -313,12 +313,12 @@ class BrokerConfig:
 
     @property
     def first_user(self) -> Credentials | None:
-        return Credentials.read(self.init_user, "initAuthenticationUser", "username", "password")
+        return read_credentials(self.init_user, "initAuthenticationUser", "username", "password")
 
     @property
     def own_credentials(self) -> Credentials | None:
         key = "innerClientAuthenticationCredentials"
-        return Credentials.read(self.inner_credentials, key, "accessKey", "secretKey")
+        return read_credentials(self.inner_credentials, key, "accessKey", "secretKey")
 
     @property
     def limits(self) -> Limits:

@@ -21,9 +21,11 @@ def ask(host: str, port: int, code: RequestCode) -> dict[str, Any]:
     """The document in which a node answers `code`."""
     from saturnmq.client.channels import document
     from saturnmq.protocol.channel import Channel
+    from saturnmq.protocol.credentials import credentials_of
     from saturnmq.protocol.remoting import Command
     from saturnmq.runtime.native import NativeRuntime
 
     address = join_address(host, port)
-    with contextlib.closing(Channel(NativeRuntime(), address, ASK_TIMEOUT_S)) as channel:
+    channel = Channel(NativeRuntime(), address, ASK_TIMEOUT_S, credentials=credentials_of(None))
+    with contextlib.closing(channel):
         return document(address, channel.request(Command(code), ASK_TIMEOUT_S))

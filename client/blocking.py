@@ -33,6 +33,7 @@ from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace, topic_of
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.properties import SHARDING_KEY
@@ -155,6 +156,7 @@ class Producer:
         trace: Trace = False,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
         """ConfigError names a value that makes no sense.
@@ -178,6 +180,7 @@ class Producer:
         trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -199,7 +202,7 @@ class Producer:
             compression=compression,
             latency_table=latency_table,
         )
-        self._nameservers, self._tls = nameservers, tls
+        self._new_core = partial(new_core, nameservers, tls=tls, credentials=credentials)
         self._trace = topic_of(trace) if trace else ""
         self._namespace = namespace_of(namespace)
         self._thread: LoopThread | None = None
@@ -224,7 +227,7 @@ class Producer:
         return self
 
     async def _make(self, thread: LoopThread) -> ProducerEngine:
-        core = new_core(self._nameservers, thread.runtime, tls=self._tls)
+        core = self._new_core(runtime=thread.runtime)
         if self._on_error is not None:
             core.on_error(self._on_error)
         await core.start()

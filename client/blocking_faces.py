@@ -41,6 +41,7 @@ from saturnmq.client.consumer.subscriptions import TopicOrPattern
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.protocol.subscription import Expression
@@ -111,6 +112,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         trace: Trace = False,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         instance_name: str = INSTANCE,
@@ -144,6 +146,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -178,6 +181,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
                 trace=trace,
                 namespace=namespace,
                 tls=tls,
+                credentials=credentials,
                 client_id=client_id,
                 on_error=on_error,
                 instance_name=instance_name,
@@ -287,6 +291,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         namespace: str = "",
         trace: Trace = False,
         tls: Tls = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
@@ -307,6 +312,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -329,6 +335,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
                 namespace=namespace,
                 trace=trace,
                 tls=tls,
+                credentials=credentials,
                 client_id=client_id,
                 on_error=on_error,
                 runtime=runtime,
@@ -455,6 +462,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         trace: Trace = False,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
@@ -468,6 +476,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -483,6 +492,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
                 trace=trace,
                 namespace=namespace,
                 tls=tls,
+                credentials=credentials,
                 client_id=client_id,
                 on_error=on_error,
                 runtime=runtime,
@@ -562,6 +572,7 @@ class Admin(Facade[admin.Admin]):
         timeout: float = QUERY_TIMEOUT_S,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         on_error: ErrorListener | None = None,
         replication_secret: str = "",
         replication_secret_required: bool = True,
@@ -571,6 +582,7 @@ class Admin(Facade[admin.Admin]):
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients;
             lists have those of the namespace only
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
@@ -584,6 +596,7 @@ class Admin(Facade[admin.Admin]):
                 timeout=timeout,
                 namespace=namespace,
                 tls=tls,
+                credentials=credentials,
                 on_error=on_error,
                 replication_secret=replication_secret,
                 replication_secret_required=replication_secret_required,

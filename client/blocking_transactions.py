@@ -19,6 +19,7 @@ from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.transactions import CheckListener, TransactionState
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.runtime.errors import ClientClosed
 
@@ -45,6 +46,7 @@ class TransactionProducer(Producer):
         trace: Trace = False,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
         """ConfigError names a value that makes no sense.
@@ -60,6 +62,7 @@ class TransactionProducer(Producer):
         trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -72,6 +75,7 @@ class TransactionProducer(Producer):
             trace=trace,
             namespace=namespace,
             tls=tls,
+            credentials=credentials,
             on_error=on_error,
         )
         self._check = check

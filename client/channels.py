@@ -16,6 +16,7 @@ from saturnmq.client.tls import context_of
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import RequestCode, ResponseCode
+from saturnmq.protocol.credentials import credentials_of
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute
 from saturnmq.runtime.errors import (
@@ -40,9 +41,11 @@ class Channels(Pool[str, Channel]):
     """Connections by address; `take` raises ConnectFailed."""
 
     def __init__(self) -> None:
-        runtime, tls = NativeRuntime(), context_of(None)
+        runtime, tls, credentials = NativeRuntime(), context_of(None), credentials_of(None)
         super().__init__(
-            lambda address: Channel(runtime, address, CONNECT_TIMEOUT_S, tls=tls),
+            lambda address: Channel(
+                runtime, address, CONNECT_TIMEOUT_S, tls=tls, credentials=credentials
+            ),
             Channel.close,
             usable=lambda channel: channel.idle_s() < TRUSTED_S or channel.is_alive(),
         )

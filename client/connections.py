@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable, Collection
 from functools import partial
 
+from saturnmq.protocol.credentials import Credentials, SigningEndpoint
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime, split_address
@@ -37,6 +38,7 @@ class ServerConnections:
         connect_timeout: float,
         request_timeout: float,
         tls: ssl.SSLContext | None,
+        credentials: Credentials | None,
         on_open: Callable[[str], None],
         on_lost: Callable[[str], None],
     ) -> None:
@@ -47,7 +49,7 @@ class ServerConnections:
         self._handle = handle
         self._connect_timeout = connect_timeout
         self._request_timeout = request_timeout
-        self._tls = tls
+        self._tls, self._credentials = tls, credentials
         self._on_open = on_open
         self._on_lost = on_lost
         self._open_ones: dict[str, Endpoint] = {}
@@ -118,7 +120,7 @@ class ServerConnections:
         done.exception()  # nobody may be waiting any more
 
     async def _open(self, address: str) -> None:
-        endpoint = Endpoint(self._runtime, self._handle, on_close=self._on_close)
+        endpoint = self._endpoint()
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self._connect_timeout):
@@ -137,6 +139,13 @@ class ServerConnections:
         self._addresses[endpoint] = address
         self._connecting.pop(address).set_result(endpoint)
         self._on_open(address)
+
+    def _endpoint(self) -> Endpoint:
+        if self._credentials is None:
+            return Endpoint(self._runtime, self._handle, on_close=self._on_close)
+        return SigningEndpoint(
+            self._runtime, self._handle, self._credentials, on_close=self._on_close
+        )
 
     def _on_close(self, endpoint: Endpoint, *_: object) -> None:
         address = self._addresses.pop(endpoint, None)

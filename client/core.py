@@ -26,6 +26,7 @@ from saturnmq.client.routes import RouteCache
 from saturnmq.client.server_requests import ConsumerHandler, ServerRequests
 from saturnmq.client.terms import Terms
 from saturnmq.client.tls import Tls, context_of
+from saturnmq.protocol.credentials import Credentials, credentials_of
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
@@ -60,6 +61,7 @@ class ClientCore:
         default_topic_queues: int = 4,
         signing: Signing = UNSIGNED,
         tls: Tls = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """`signing`: under the secret of the brokers, for what only they and operators may ask."""
         self.nameservers = split_addresses(nameservers)
@@ -68,6 +70,7 @@ class ClientCore:
         self.runtime = runtime
         self.signing = signing
         self.tls = context_of(tls)
+        self.credentials = credentials_of(credentials)
         self.routes = RouteCache()
         self.connect_timeout = connect_timeout
         self.default_topic_queues = default_topic_queues
@@ -95,6 +98,7 @@ class ClientCore:
             connect_timeout=connect_timeout,
             request_timeout=request_timeout,
             tls=self.tls,
+            credentials=self.credentials,
             on_open=self._connection_opened,
             on_lost=self._connection_lost,
         )
@@ -339,6 +343,7 @@ def new_core(
     *,
     signing: Signing = UNSIGNED,
     tls: Tls = None,
+    credentials: Credentials | None = None,
 ) -> ClientCore:
     """A ClientCore of its own for one client; on the running loop unless a runtime is given."""
     if runtime is None:
@@ -346,7 +351,9 @@ def new_core(
 
         runtime = NativeRuntime()
     addresses = nameservers or DEFAULT_NAMESERVER
-    return ClientCore(runtime, addresses, client_id, signing=signing, tls=tls)
+    return ClientCore(
+        runtime, addresses, client_id, signing=signing, tls=tls, credentials=credentials
+    )
 
 
 def shared_or_new(
@@ -355,8 +362,11 @@ def shared_or_new(
     nameservers: str | Sequence[str],
     client_id: str | None,
     tls: Tls,
+    credentials: Credentials | None,
+    on_error: ErrorListener | None,
 ) -> tuple[ClientCore, bool]:
     """(the core to use, whether the consumer has to start and close it)."""
-    if core is not None:
-        return core, False
-    return new_core(nameservers, runtime, client_id, tls=tls), True
+    own = core or new_core(nameservers, runtime, client_id, tls=tls, credentials=credentials)
+    if on_error is not None:
+        own.on_error(on_error)
+    return own, core is None

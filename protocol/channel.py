@@ -24,6 +24,7 @@ from saturnmq.runtime.door import Runtime, split_address, why_no_connection
 from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, RequestTimeout, SaturnError
 from saturnmq.runtime.lookout import Lookout
 
+from .credentials import Credentials, sign
 from .remoting import (
     FLAG_RESPONSE,
     MAX_FRAME,
@@ -48,12 +49,13 @@ class Channel:
         *,
         look_s: float = 0.0,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """Raises ConnectFailed when no peer answers in `timeout_s`. With `look_s` the thread looks
         for an answer for so long before it sleeps (`runtime/lookout.py`). Over TLS there are
-        requests only, no posts."""
+        requests only, no posts. With `credentials` requests and posts are signed."""
         self._now = runtime.monotonic
-        self.address = address
+        self.address, self._credentials = address, credentials
         try:
             host, port = split_address(address)
             near = local_sockets.dial(host, port) if tls is None else None
@@ -111,7 +113,7 @@ class Channel:
             self._opaque = command.opaque = (self._opaque + 1) & 0x7FFFFFFF
             self._code = command.code
             self._unanswered.append(command.opaque)
-            parts += (encode_head(command), command.body)
+            parts += self._written(command)
         if timeout_s != self._timeout_s:
             self._set_timeout(timeout_s)
         try:
@@ -124,7 +126,12 @@ class Channel:
         parts that the socket did not take: they have to follow, by `post_rest`, before anything
         else. The answer comes by `take`. ConnectionLost: the connection is at its end."""
         self._code = command.code
-        return self.post_rest([encode_head(command), command.body])
+        return self.post_rest(self._written(command))
+
+    def _written(self, command: Command) -> list[Body]:
+        if self._credentials is not None:
+            sign(command, self._credentials)
+        return [encode_head(command), command.body]
 
     def post_rest(self, parts: Sequence[Body]) -> list[Body]:
         """Send as much of `parts` as the socket takes now; returns the others, as `post` does."""

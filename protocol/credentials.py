@@ -47,46 +47,49 @@ class Credentials:
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ConfigError(f"{name} must be a text that is not empty")
 
-    @classmethod
-    def of(cls, environ: Mapping[str, str]) -> Credentials | None:
-        """The credentials that the environment names; None if it names none."""
-        access, secret = environ.get(ACCESS_VARIABLE, ""), environ.get(SECRET_VARIABLE, "")
-        if bool(access) != bool(secret):
-            raise ConfigError(f"set both {ACCESS_VARIABLE} and {SECRET_VARIABLE}, or none of them")
-        return cls(access, secret) if access else None
-
-    @classmethod
-    def read(cls, text: str, setting: str, access: str, secret: str) -> Credentials | None:
-        """The credentials in a setting that is a JSON object; None if it is empty."""
-        if not text:
-            return None
-        try:
-            found = fastjson.loads(text.encode())
-            return cls(found[access], found[secret])
-        except (ConfigError, MalformedFrame, KeyError, TypeError, ValueError):
-            raise ConfigError(
-                f'{setting} must be {{"{access}":"...","{secret}":"..."}}, with texts that are not '
-                "empty"
-            ) from None
-
-    def sign(self, command: Command) -> None:
-        """Sign a request, which is not changed any more until it is sent."""
-        fields = {k: v for k, v in command.ext.items() if k != SIGNATURE}
-        fields[ACCESS_KEY] = self.access_key
-        if self.security_token:
-            fields[SECURITY_TOKEN] = self.security_token
-        body = (command.body, *command.more)
-        fields[SIGNATURE] = signature(self.secret_key, signed_fields(fields), body)
-        command.ext = fields
-
 
 def credentials_of(given: Credentials | None) -> Credentials | None:
-    """The credentials of a client: those given to it, else those of the environment."""
+    """The credentials of a client: those given to it, else those of the environment; None if there
+    are none."""
     if given is None:
-        return Credentials.of(os.environ)
+        return _credentials_in(os.environ)
     if not isinstance(given, Credentials):
-        raise ConfigError(f"credentials are {given!r}: give a saturnmq.Credentials")
+        raise ConfigError(  # without its value, which may hold the secret
+            f"credentials is a {type(given).__name__}: give a saturnmq.Credentials"
+        )
     return given
+
+
+def _credentials_in(environ: Mapping[str, str]) -> Credentials | None:
+    access, secret = environ.get(ACCESS_VARIABLE, ""), environ.get(SECRET_VARIABLE, "")
+    if bool(access) != bool(secret):
+        raise ConfigError(f"set both {ACCESS_VARIABLE} and {SECRET_VARIABLE}, or none of them")
+    return Credentials(access, secret) if access else None
+
+
+def read_credentials(text: str, setting: str, access: str, secret: str) -> Credentials | None:
+    """The credentials in a setting that is a JSON object; None if it is empty."""
+    if not text:
+        return None
+    try:
+        found = fastjson.loads(text.encode())
+        return Credentials(found[access], found[secret])
+    except (ConfigError, MalformedFrame, KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f'{setting} must be {{"{access}":"...","{secret}":"..."}}, with texts that are not '
+            "empty"
+        ) from None
+
+
+def sign(command: Command, credentials: Credentials) -> None:
+    """Sign a request, which is not changed any more until it is sent."""
+    fields = {k: v for k, v in command.ext.items() if k != SIGNATURE}
+    fields[ACCESS_KEY] = credentials.access_key
+    if credentials.security_token:
+        fields[SECURITY_TOKEN] = credentials.security_token
+    body = (command.body, *command.more)
+    fields[SIGNATURE] = signature(credentials.secret_key, signed_fields(fields), body)
+    command.ext = fields
 
 
 def signed_fields(fields: Mapping[str, str], version: int = UNSIGNED_VERSION + 1) -> bytes:
@@ -118,7 +121,7 @@ class SigningEndpoint(Endpoint):
         self._credentials = credentials
 
     def oneway(self, command: Command) -> None:
-        self._credentials.sign(command)
+        sign(command, self._credentials)
         super().oneway(command)
 
     def _ask(
@@ -127,5 +130,5 @@ class SigningEndpoint(Endpoint):
         timeout_s: float,
         waiter: asyncio.Future[Command] | ResultCallback,
     ) -> int:
-        self._credentials.sign(command)
+        sign(command, self._credentials)
         return super()._ask(command, timeout_s, waiter)

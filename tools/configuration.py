@@ -68,6 +68,8 @@ ENVIRONMENT = """\
 | variable | meaning |
 |---|---|
 | `SATURNMQ_NAMESERVER` | the nameservers that commands ask; `--nameserver` wins |
+| `SATURNMQ_ACCESS_KEY` | the [user](security.md#clients) of clients and commands |
+| `SATURNMQ_SECRET_KEY` | the password of that user |
 | `SATURNMQ_CLIENT_TLS` | whether clients and commands use TLS ([the values](security.md#tls)) |
 | `SATURNMQ_DATA` | the directory of `saturnmq cluster`; `--data` wins |
 | `SATURNMQ_REPLICATION_SECRET` | the nodes' secret ([what it protects](replication-secret.md)) |

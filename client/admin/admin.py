@@ -35,6 +35,7 @@ from saturnmq.client.admin.topic_settings import (
 from saturnmq.client.cluster_view import groups_in, topics_of, user_topics_of
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.tls import Tls
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.route import TopicConfig, TopicRoute
@@ -64,6 +65,7 @@ class Admin(ClusterOperations, MessageOperations):
         timeout: float = QUERY_TIMEOUT_S,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         on_error: ErrorListener | None = None,
         replication_secret: str = "",
         replication_secret_required: bool = True,
@@ -74,6 +76,7 @@ class Admin(ClusterOperations, MessageOperations):
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients;
             lists have those of the namespace only
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         replication_secret: the brokers' `replicationSecret`, if they have one: needed to change
@@ -82,7 +85,9 @@ class Admin(ClusterOperations, MessageOperations):
             while a running cluster gets one
         """
         signing = Signing(replication_secret, replication_secret_required)
-        own = core or new_core(nameservers, runtime, signing=signing, tls=tls)
+        own = core or new_core(
+            nameservers, runtime, signing=signing, tls=tls, credentials=credentials
+        )
         super().__init__(own, timeout, namespace_of(namespace))
         if on_error is not None:
             self.core.on_error(on_error)

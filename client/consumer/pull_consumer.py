@@ -3,11 +3,8 @@ thread only; the synchronous one is written from it (tools/blocking_faces.py).
 
 There are two ways to get queues: after subscribe() the group shares them, as with a push consumer;
 assign() takes exactly the given queues, independent of any group. One pull task per queue keeps a
-bounded number of messages ready.
-
-poll() returns ready messages. They count as done with at commit() or, with auto_commit, at the next
-poll() and at the end of a `with` block that raised nothing. Only messages that are done with are
-ever committed: every few seconds, at the end, and when a queue goes to another member.
+bounded number of messages ready. Only messages that are done with are ever committed: every few
+seconds, at the end, and when a queue goes to another member.
 """
 
 from __future__ import annotations
@@ -38,6 +35,7 @@ from saturnmq.client.terms import note_term
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.subscription import Expression
@@ -92,6 +90,7 @@ class PullConsumer:
         namespace: str = "",
         trace: Trace = False,
         tls: Tls = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -114,6 +113,7 @@ class PullConsumer:
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -121,9 +121,9 @@ class PullConsumer:
         self.group = group
         self._namespace = namespace_of(namespace)
         group = self._group = topics.check_group(self._namespace.wrap(group))
-        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id, tls)
-        if on_error is not None:
-            self.core.on_error(on_error)
+        self.core, self._owns_core = shared_or_new(
+            core, runtime, nameservers, client_id, tls, credentials, on_error
+        )
         self.runtime = self.core.runtime
         self.consume_from = start_place(consume_from, from_beginning=from_beginning)
         self.auto_commit = auto_commit

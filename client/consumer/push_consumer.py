@@ -53,6 +53,7 @@ from saturnmq.client.terms import note_term
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import kernels, topics
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.subscription import Expression
@@ -116,6 +117,7 @@ class PushConsumer:
         trace: Trace = False,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -152,6 +154,7 @@ class PushConsumer:
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -168,9 +171,9 @@ class PushConsumer:
         check_suspend(suspend_s, ConfigError)
         if ordered and broadcasting:
             raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
-        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id, tls)
-        if on_error is not None:
-            self.core.on_error(on_error)
+        self.core, self._owns_core = shared_or_new(
+            core, runtime, nameservers, client_id, tls, credentials, on_error
+        )
         self.runtime = self.core.runtime
         self.ordered = ordered
         self.broadcasting = broadcasting
@@ -471,13 +474,9 @@ class PushConsumer:
         queues = {queue: at.info(self.offsets, self.runtime) for queue, at in self._held.items()}
         subscriptions = self.subscriptions.values()
         popped = {queue: at.pop_info(self.runtime) for queue, at in self._popping.held.items()}
+        kind = "CONSUME_PASSIVELY"
         return member_info(
-            self.core,
-            "CONSUME_PASSIVELY",
-            subscriptions,
-            queues,
-            popped=popped,
-            ordered=self.ordered,
+            self.core, kind, subscriptions, queues, popped=popped, ordered=self.ordered
         )
 
     async def consume_directly(self, ext: dict[str, str], frame: bytes) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.pop_headers import INVISIBLE_MAX_MS
@@ -94,6 +95,7 @@ class SimpleConsumer:
         trace: Trace = False,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
@@ -109,6 +111,7 @@ class SimpleConsumer:
         trace: True writes traces of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         client_id: the name of this client among the members of its group; unique by default
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
@@ -116,9 +119,9 @@ class SimpleConsumer:
         self.group = group
         self._namespace = namespace_of(namespace)
         group = self._group = topics.check_group(self._namespace.wrap(group))
-        self.core, self._owns_core = shared_or_new(core, runtime, nameservers, client_id, tls)
-        if on_error is not None:
-            self.core.on_error(on_error)
+        self.core, self._owns_core = shared_or_new(
+            core, runtime, nameservers, client_id, tls, credentials, on_error
+        )
         self.runtime = self.core.runtime
         self.ordered = ordered
         self.consume_from = start_place(consume_from, from_beginning=from_beginning)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from saturnmq.client.producer.timed import deliver_at as deliver_at
     from saturnmq.client.producer.timed import recall_handle as recall_handle
     from saturnmq.client.producer.transactions import TransactionState as TransactionState
+    from saturnmq.protocol.credentials import Credentials as Credentials
     from saturnmq.protocol.message import Message as Message
     from saturnmq.protocol.message import MessageQueue as MessageQueue
     from saturnmq.protocol.message import ReceivedMessage as ReceivedMessage
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Admin": "saturnmq.client.blocking_faces",
     "ConsumeResult": "saturnmq.client.consumer.results",
+    "Credentials": "saturnmq.protocol.credentials",
     "CustomizedRetryPolicy": "saturnmq.protocol.retry_policy",
     "ExponentialRetryPolicy": "saturnmq.protocol.retry_policy",
     "Message": "saturnmq.protocol.message",

@@ -14,6 +14,7 @@ from saturnmq.client.producer.transactions import (
     TransactionProducer,
     TransactionState,
 )
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.retry_policy import CustomizedRetryPolicy, ExponentialRetryPolicy
 from saturnmq.protocol.sql92 import Sql
@@ -22,6 +23,7 @@ from saturnmq.runtime.errors import SaturnError
 __all__ = [
     "Admin",
     "ConsumeResult",
+    "Credentials",
     "CustomizedRetryPolicy",
     "ExponentialRetryPolicy",
     "Message",

@@ -139,7 +139,12 @@ class SendLine:
         if channel is None:
             try:
                 channel = Channel(
-                    core.runtime, address, core.connect_timeout, look_s=LOOK_S, tls=core.tls
+                    core.runtime,
+                    address,
+                    core.connect_timeout,
+                    look_s=LOOK_S,
+                    tls=core.tls,
+                    credentials=core.credentials,
                 )
             except SaturnError:
                 return None  # the ordinary path meets the same error and handles it

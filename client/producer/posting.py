@@ -88,8 +88,9 @@ class Posting:
     async def _open(self, address: str) -> None:
         core = self._engine.core
         try:
+            connect = partial(Channel, credentials=core.credentials)
             channel: Channel = await core.runtime.run_blocking(
-                Channel, core.runtime, address, core.connect_timeout
+                connect, core.runtime, address, core.connect_timeout
             )
         except ConnectFailed as error:
             self._not_open(address, error)

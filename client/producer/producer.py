@@ -32,6 +32,7 @@ from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace, topic_of
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.protocol.properties import (
@@ -85,6 +86,7 @@ class Producer:
         trace: Trace = False,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
@@ -110,6 +112,7 @@ class Producer:
         trace: True writes a trace of each message to RMQ_SYS_TRACE_TOPIC; or the topic for traces
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -129,7 +132,7 @@ class Producer:
             compression=compression,
             latency_table=latency_table,
         )
-        self.core = core or new_core(nameservers, runtime, tls=tls)
+        self.core = core or new_core(nameservers, runtime, tls=tls, credentials=credentials)
         if on_error is not None:
             self.core.on_error(on_error)
         self._own_core = core is None

@@ -40,6 +40,7 @@ from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.codes import STORED, RequestCode, ResponseCode
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.frame import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSACTION_ROLLBACK
 from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -387,6 +388,7 @@ class TransactionProducer(Producer):
         trace: Trace = False,
         namespace: str = "",
         tls: Tls = None,
+        credentials: Credentials | None = None,
         on_error: ErrorListener | None = None,
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
@@ -404,6 +406,7 @@ class TransactionProducer(Producer):
         trace: True writes a trace of each message and each end to RMQ_SYS_TRACE_TOPIC; or the topic
         namespace: topics and groups are NAMESPACE%NAME for the brokers, as with RocketMQ's clients
         tls: True, or the context, encrypts; None is as SATURNMQ_CLIENT_TLS says
+        credentials: the user; None is as SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY say
         on_error: called with each error that no call of the application can raise; it runs on the
             client's loop and must return at once
         """
@@ -416,6 +419,7 @@ class TransactionProducer(Producer):
             trace=trace,
             namespace=namespace,
             tls=tls,
+            credentials=credentials,
             on_error=on_error,
             core=core,
             runtime=runtime,

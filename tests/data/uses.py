@@ -10,6 +10,7 @@ import re
 from saturnmq import (
     Admin,
     ConsumeResult,
+    Credentials,
     CustomizedRetryPolicy,
     ExponentialRetryPolicy,
     Message,
@@ -94,6 +95,17 @@ def local(message: Message, arg: object) -> TransactionState:
 
 
 def state(value: TransactionState) -> None: ...
+
+
+def users(who: Credentials) -> None:
+    Credentials("ann", "secret")  # right: Credentials
+    Credentials("ann", 3)  # wrong: Credentials
+    text(who.access_key)  # right: Credentials.access_key
+    nothing(who.access_key)  # wrong: Credentials.access_key
+    text(who.secret_key)  # right: Credentials.secret_key
+    nothing(who.secret_key)  # wrong: Credentials.secret_key
+    text(who.security_token)  # right: Credentials.security_token
+    nothing(who.security_token)  # wrong: Credentials.security_token
 
 
 def values(message: Message, received: ReceivedMessage, handle: SendHandle, sql: Sql) -> None:

@@ -115,7 +115,7 @@ class Cluster:
     """Brokers, and what the engine of a producer uses of ClientCore."""
 
     local_ip, pid, default_topic_queues, connect_timeout = "127.0.0.1", 1, 7, 2.5
-    tls = None
+    tls = credentials = None
 
     def __init__(self, queues: dict[str, int] | None = None, **options: Any) -> None:
         self.loop = SimLoop(random.Random(7))

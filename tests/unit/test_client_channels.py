@@ -218,7 +218,7 @@ def test_a_connection_that_was_idle_for_a_second_is_looked_at_before_it_is_used(
     closed = []
 
     class Line:
-        def __init__(self, *_, tls):
+        def __init__(self, *_, **how):
             self.idle_s, self.is_alive = (lambda: idle_s), (lambda: alive)
 
         def close(self):

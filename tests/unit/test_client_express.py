@@ -236,10 +236,11 @@ class Way:
         world.until_done(world.send())
         world.sent.clear()
 
-    def channel(self, runtime, address, timeout_s, *, look_s, tls):
+    def channel(self, runtime, address, timeout_s, *, look_s, tls, credentials):
         if address in self.nobody:
             raise ConnectFailed("nobody")
-        assert (runtime, timeout_s, tls) == (self.world.runtime, 2.5, None)
+        assert (runtime, timeout_s) == (self.world.runtime, 2.5)
+        assert tls is credentials is None
         assert look_s == direct_send.LOOK_S
         return Wire(self.world, self.made, address, timeout_s)
 

@@ -104,8 +104,10 @@ class Way:
         world.until_done(world.send())
         world.sent.clear()
 
-    def channel(self, runtime: object, address: str, timeout_s: float) -> Wire:
-        assert (runtime, timeout_s) == (self.world.runtime, 2.5)
+    def channel(
+        self, runtime: object, address: str, timeout_s: float, *, credentials: object
+    ) -> Wire:
+        assert (runtime, timeout_s, credentials) == (self.world.runtime, 2.5, None)
         if self.nobody:
             raise ConnectFailed("nobody")
         self.wires.append(Wire(self.world, address, len(self.wires)))

@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 USES = ROOT / "tests/data/uses.py"
 
 NAMES = """
-    Admin ConsumeResult CustomizedRetryPolicy ExponentialRetryPolicy Message MessageQueue Producer
-    PullConsumer PushConsumer ReceivedMessage
+    Admin ConsumeResult Credentials CustomizedRetryPolicy ExponentialRetryPolicy Message
+    MessageQueue Producer PullConsumer PushConsumer ReceivedMessage
     Retry SaturnError SendHandle SendResult SendStatus SimpleConsumer Sql Transaction
     TransactionProducer TransactionState deliver_after deliver_at recall_handle
 """
@@ -48,6 +48,7 @@ MEMBERS = {
     "ConsumeResult": """
         CONSUME_SUCCESS RECONSUME_LATER RETRY SUCCESS SUSPEND SUSPEND_CURRENT_QUEUE_A_MOMENT
     """,
+    "Credentials": "access_key secret_key security_token",
     "CustomizedRetryPolicy": "wait_ms waits_ms",
     "ExponentialRetryPolicy": "initial_ms max_ms multiplier wait_ms",
     "Message": "body delay_level flag keys properties sharding_key tag topic unique_id",
