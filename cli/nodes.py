@@ -29,7 +29,7 @@ from saturnmq.cli.node_log import LogSettings
 from saturnmq.cli.output import fail
 from saturnmq.cli.processes import ends
 from saturnmq.cli.successor import relieve
-from saturnmq.protocol.credentials import Credentials
+from saturnmq.protocol.credentials import credentials_of
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 
 log = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def nameserver(
 
     def gateway(runtime: Any, server: Any) -> NodeGateway:
         settings = TlsSettings(tls_cert_path, tls_key_path, is_self_signed, None)
-        own = Credentials.of(os.environ)
+        own = credentials_of(None)
         node = NameserverNode(runtime, server, is_proxy=grpc_proxy, credentials=own)
         return NodeGateway(runtime, node, server.connections, host, grpc_port, settings)
 

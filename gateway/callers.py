@@ -14,7 +14,7 @@ import base64
 from collections.abc import Mapping
 from contextvars import ContextVar
 
-from saturnmq.protocol.credentials import ACCESS_KEY, DATE_TIME, SIGNATURE, Credentials
+from saturnmq.protocol.credentials import ACCESS_KEY, DATE_TIME, SIGNATURE, Credentials, sign
 from saturnmq.protocol.remoting import Command
 
 AUTHORIZATION, SIGNED_TEXT = "authorization", "x-mq-date-time"
@@ -55,4 +55,4 @@ class Signatory:
         if fields is not None:
             command.ext = {**command.ext, **fields}
         elif self._own is not None:
-            self._own.sign(command)
+            sign(command, self._own)

@@ -19,6 +19,7 @@ from saturnmq.protocol.credentials import (
     SIGNATURE,
     UNSIGNED_VERSION,
     Credentials,
+    sign,
     signature,
     signed_fields,
 )
@@ -79,7 +80,7 @@ def test_a_request_that_was_changed_on_the_way_is_refused(tmp_path: Path, change
         plain = await connected(runtime, broker)
         ext = {"username": "bob"}
         request = Command.request(C.AUTH_CREATE_USER, ext, b'{"password":"p"}')
-        ROOT.sign(request)
+        sign(request, ROOT)
         signed = dict(request.ext)
         match change:
             case "value":
