@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from saturnmq.broker.access.guard import Guard
-from saturnmq.broker.access.model import Access
+from saturnmq.broker.access.guard import AccessGuard
+from saturnmq.broker.access.model import Need
 from saturnmq.broker.access.table import AccessTable
 from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.broker.config import BrokerConfig
@@ -74,7 +74,7 @@ class Context:
     aside: Aside
     cold_reads: Aside
     access: AccessTable
-    guard: Guard | None  # None: everybody may do everything
+    guard: AccessGuard | None  # None: everybody may do everything
     credentials: Credentials | None  # of this node, for its requests to other brokers
     master_confirmed: int | None = None  # on a slave: its master's confirmed position, if reported
     enough_replicas: Callable[[], bool] = lambda: True
@@ -177,10 +177,10 @@ REJECTED = "[REJECTREQUEST]"
 """RocketMQ's mark of a request that its server refuses before it looks at it."""
 
 
-def check_access(c: Context, endpoint: Endpoint, request: Command, access: Access) -> None:
+def check_access(c: Context, endpoint: Endpoint, request: Command, need: Need) -> None:
     """AccessDenied: the user of a request may not do this, which only its handler can tell."""
     if c.guard is not None:
-        c.guard.check_access(endpoint, request, access)
+        c.guard.check_access(endpoint, request, need)
 
 
 def check_master(c: Context, mark: str = "") -> None:

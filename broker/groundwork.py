@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
-from saturnmq.broker.access.guard import Guard
+from saturnmq.broker.access.guard import AccessGuard
 from saturnmq.broker.access.table import AccessTable
 from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.broker.commit.advance import WatermarkAdvancer
@@ -116,7 +116,9 @@ def lay_groundwork(
         aside=Aside(runtime),
         cold_reads=Aside(runtime, COLD_READS),
         access=access,
-        guard=Guard(config, access, credentials) if credentials and config.authentication else None,
+        guard=AccessGuard(config, access, credentials)
+        if credentials and config.authentication
+        else None,
         credentials=credentials,
     )
     advancer = WatermarkAdvancer(context)

@@ -55,7 +55,8 @@ class Listening:
                 "carries it as one; set brokerIP1"
             ) from error
         if not is_loopback(bound):
-            log.warning(EXPOSED, bound)
+            if not config.authentication:
+                log.warning(EXPOSED, bound)
         elif not ip_address(self.host).is_loopback:
             log.warning(
                 "clients are told %s (brokerIP1), but the broker listens on %s only: set "

@@ -124,7 +124,7 @@ class NodeGateway:
             await door.close()
             return
         self.address = join_address(self._node.host, split_address(bound)[1])
-        if not is_loopback(bound):
+        if not is_loopback(bound) and self._node.credentials is None:
             log.warning(EXPOSED, bound)
         self._door = door
         self._gateway = Gateway(self._runtime, self._node, self.address)

@@ -1,4 +1,4 @@
-"""Who a client is: the access key of its user, and a signature with that user's secret key.
+"""The user of a client: the access key of its user, and a signature with that user's secret key.
 
 A request of Remoting names its user in ext `AccessKey`, and proves it in ext `Signature`: base64 of
 the HMAC-SHA1, with the secret key, over the values of all other ext fields in the order of their

@@ -234,8 +234,8 @@ def join_address(host: str, port: int) -> str:
 
 
 EXPOSED = (
-    "%s is not only for this machine, and clients are not authenticated yet: anyone who reaches it "
-    "may read, write and delete everything; for trusted networks only (docs/security.md)"
+    "%s is not only for this machine, and clients are not authenticated: anyone who reaches it may "
+    "read, write and delete everything; for trusted networks only (docs/security.md)"
 )
 """The warning at the start of a server that listens beyond loopback."""
 

@@ -5,15 +5,15 @@ A request over Remoting is signed as a whole. One that came over gRPC has the si
 client made of the call's time (`saturnDateTime`), which the gateway passes on: this broker's own
 one, or one of another node. So users are known to brokers alone.
 
-What the guard refuses is answered NO_PERMISSION (16), with a remark that begins with
-`access denied: `. It tells neither a wrong name from a wrong password, nor whether a topic exists.
+A request that the guard refuses is answered NO_PERMISSION (16), with a remark that begins with
+`access denied: `. The remark tells neither a wrong name from a wrong password, nor whether a topic exists.
 """
 
 from __future__ import annotations
 
 import hmac
 
-from saturnmq.broker.access.model import Access, Decision, Kind, User, UserStatus
+from saturnmq.broker.access.model import Decision, Need, ResourceKind, User, UserStatus
 from saturnmq.broker.access.needs import needs_of
 from saturnmq.broker.access.table import AccessTable, super_user
 from saturnmq.broker.config import BrokerConfig
@@ -36,7 +36,7 @@ OF_NODES = frozenset({RequestCode.FENCE, RequestCode.PROMOTE, RequestCode.SLAVE_
 OPEN = frozenset({RequestCode.REPLICA_STATE})
 
 
-class Guard:
+class AccessGuard:
     def __init__(self, config: BrokerConfig, table: AccessTable, own: Credentials) -> None:
         """`own`: the credentials of this node, whose user need not be in the table."""
         self._config = config
@@ -54,14 +54,14 @@ class Guard:
         if not config.authorization or user.is_super:
             return
         if str(code) not in config.authorization_whitelist:
-            for access in needs_of(request):
-                self._decide(user, access, endpoint.peer_host)
+            for need in needs_of(request):
+                self._decide(user, need, endpoint.peer_host)
 
-    def check_access(self, endpoint: Endpoint, request: Command, access: Access) -> None:
-        """The same for an access that only the handler of a request can tell."""
+    def check_access(self, endpoint: Endpoint, request: Command, need: Need) -> None:
+        """The same for a need that only the handler of a request can tell."""
         user = self.user_of(request)
         if self._config.authorization and not user.is_super:
-            self._decide(user, access, endpoint.peer_host)
+            self._decide(user, need, endpoint.peer_host)
 
     def user_of(self, request: Command) -> User:
         """The user that has signed a request. AccessDenied: there is none."""
@@ -85,17 +85,15 @@ class Guard:
     def _known(self, name: str) -> User | None:
         return self._own if name == self._own.name else self._table.user(name)
 
-    def _decide(self, user: User, access: Access, host: str) -> None:
-        if access.kind is Kind.CLUSTER:
-            access = Access(access.kind, self._config.cluster_name, access.actions)
+    def _decide(self, user: User, need: Need, host: str) -> None:
+        if need.kind is ResourceKind.CLUSTER:
+            need = Need(need.kind, self._config.cluster_name, need.actions)
         acl = self._table.acl(user.name)
-        rule = None if acl is None else acl.decides(access, host)
+        rule = None if acl is None else acl.decides(need, host)
         if rule is None:
-            raise denied(f"no rule allows {user.subject} {access} from {host}")
+            raise denied(f"no rule allows {user.subject} {need} from {host}")
         if rule.decision is Decision.DENY:
-            raise denied(
-                f"the rule for {rule.resource} forbids {user.subject} {access} from {host}"
-            )
+            raise denied(f"the rule for {rule.resource} forbids {user.subject} {need} from {host}")
 
 
 def denied(why: str) -> AccessDenied:

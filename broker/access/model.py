@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from saturnmq.protocol import checked
 from saturnmq.runtime.errors import InvalidParameter, nearest
@@ -24,8 +24,6 @@ NAME_MAX = 255  # characters of a user's name, a password, a resource
 RULES_MAX = 1000  # of one user in one policy
 ADDRESSES_MAX = 100  # of one rule
 EVERYTHING = "*"
-
-W = TypeVar("W", bound="Word")
 
 
 class Word(StrEnum):
@@ -74,7 +72,7 @@ class PolicyType(Word):
     DEFAULT = "Default"
 
 
-class Kind(Word):
+class ResourceKind(Word):
     """The kind of a resource."""
 
     ANY = "Any"
@@ -150,7 +148,7 @@ def bounded(text: str, what: str) -> str:
 class Resource:
     """One name, all that begin with it, or all names (`name` is None) of a kind."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str | None
     is_prefix: bool = False
 
@@ -158,15 +156,15 @@ class Resource:
     def read(cls, text: str) -> Resource:
         """The resource that is written so. InvalidParameter: none is."""
         if text == EVERYTHING:
-            return cls(Kind.ANY, None)
+            return cls(ResourceKind.ANY, None)
         kind, colon, name = text.partition(":")
         if not colon or not name or len(name) > NAME_MAX:
             raise InvalidParameter(
                 f"the resource is {text[: NAME_MAX + 20]!r}; write Topic:NAME, Group:NAME or "
                 "Cluster:NAME, where NAME may end in *, or * alone"
             )
-        found = Kind.read(kind, "the kind of a resource")
-        if found is Kind.ANY:
+        found = ResourceKind.read(kind, "the kind of a resource")
+        if found is ResourceKind.ANY:
             raise InvalidParameter(f"the resource is {text!r}; write * for every resource")
         if name == EVERYTHING:
             return cls(found, None)
@@ -175,11 +173,11 @@ class Resource:
 
     def __str__(self) -> str:
         if self.name is None:
-            return EVERYTHING if self.kind is Kind.ANY else f"{self.kind}:{EVERYTHING}"
+            return EVERYTHING if self.kind is ResourceKind.ANY else f"{self.kind}:{EVERYTHING}"
         return f"{self.kind}:{self.name}{EVERYTHING if self.is_prefix else ''}"
 
-    def covers(self, kind: Kind, name: str) -> bool:
-        if self.kind is Kind.ANY:
+    def covers(self, kind: ResourceKind, name: str) -> bool:
+        if self.kind is ResourceKind.ANY:
             return True
         if self.kind is not kind:
             return False
@@ -191,15 +189,15 @@ class Resource:
     def exactness(self) -> tuple[int, int]:
         """Of two resources that cover a name, the one with the greater exactness decides."""
         if self.name is None:
-            return (0 if self.kind is Kind.ANY else 1), 0
+            return (0 if self.kind is ResourceKind.ANY else 1), 0
         return (2, len(self.name)) if self.is_prefix else (3, 0)
 
 
 @dataclass(frozen=True)
-class Access:
-    """What a request asks for: one of these actions on a resource with this name."""
+class Need:
+    """The need of a request: one of these actions on a resource with this name."""
 
-    kind: Kind
+    kind: ResourceKind
     name: str
     actions: frozenset[Action]
 
@@ -215,11 +213,11 @@ class Rule:
     source_ips: tuple[str, ...] = ()
     """Addresses and networks (CIDR) that it is for; none: all."""
 
-    def fits(self, access: Access, host: str) -> bool:
-        """Whether it says something of this access from this address."""
-        if not self.resource.covers(access.kind, access.name):
+    def fits(self, need: Need, host: str) -> bool:
+        """Whether it says something of this need, from this address."""
+        if not self.resource.covers(need.kind, need.name):
             return False
-        if Action.ALL not in self.actions and access.actions.isdisjoint(self.actions):
+        if Action.ALL not in self.actions and need.actions.isdisjoint(self.actions):
             return False
         return not self.source_ips or any(_is_in(host, each) for each in self.source_ips)
 
@@ -284,11 +282,11 @@ class Acl:
         others = {name: each for name, each in self.policies.items() if name is not policy}
         return Acl(self.subject, {**others, policy: rules} if rules else others)
 
-    def decides(self, access: Access, host: str) -> Rule | None:
-        """The rule that decides on an access; None if none fits."""
+    def decides(self, need: Need, host: str) -> Rule | None:
+        """The rule that decides on a need; None if none fits."""
         for policy in (PolicyType.CUSTOM, PolicyType.DEFAULT):
             rules = self.policies.get(policy, {}).values()
-            fitting = [rule for rule in rules if rule.fits(access, host)]
+            fitting = [rule for rule in rules if rule.fits(need, host)]
             if fitting:
                 return max(fitting, key=lambda rule: rule.resource.exactness)
         return None

@@ -1,4 +1,4 @@
-"""The accesses that each request needs: `needs_of`.
+"""The needs of each request: `needs_of`.
 
 They are those of RocketMQ's DefaultAuthorizationContextBuilder, but for these:
 
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saturnmq.broker import bodies
-from saturnmq.broker.access.model import Access, Action, Kind
+from saturnmq.broker.access.model import Action, Need, ResourceKind
 from saturnmq.protocol import batches, checked, headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command_reading import header_of
@@ -31,7 +31,7 @@ from saturnmq.protocol.topics import RETRY_PREFIX, retry_topic
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
 
 Actions = frozenset[Action]
-Needs = Iterable[Access]
+Needs = Iterable[Need]
 Rule = Callable[[Any, Command], Needs]  # takes the header, and the request
 
 CREATE, DELETE = frozenset({Action.CREATE}), frozenset({Action.DELETE})
@@ -39,22 +39,22 @@ GET, UPDATE = frozenset({Action.GET}), frozenset({Action.UPDATE})
 PUB, SUB = frozenset({Action.PUB}), frozenset({Action.SUB})
 READ, COMMIT = SUB | GET, SUB | UPDATE
 LISTING = GET | {Action.LIST}
-CLUSTER = Kind.CLUSTER
+CLUSTER = ResourceKind.CLUSTER
 
 
-def topic(name: str, actions: Actions) -> Access:
-    """An access to a topic; to a retry topic, its group's."""
+def topic(name: str, actions: Actions) -> Need:
+    """Actions on a topic; on a retry topic, its group's."""
     if name.startswith(RETRY_PREFIX):
         return group(name.removeprefix(RETRY_PREFIX), (actions - PUB) | SUB)
-    return Access(Kind.TOPIC, name, actions)
+    return Need(ResourceKind.TOPIC, name, actions)
 
 
-def group(name: str, actions: Actions) -> Access:
-    return Access(Kind.GROUP, name, actions)
+def group(name: str, actions: Actions) -> Need:
+    return Need(ResourceKind.GROUP, name, actions)
 
 
-def both(topic_name: str, group_name: str, actions: Actions) -> list[Access]:
-    """The accesses to a topic by a group."""
+def both(topic_name: str, group_name: str, actions: Actions) -> list[Need]:
+    """Actions on a topic, by a group."""
     mine = group(group_name, actions)
     own = retry_topic(group_name)
     if topic_name == own or topic_name.startswith((f"{own}_", f"{own}+")):  # of pops
@@ -71,7 +71,7 @@ def _named(body: Mapping[str, Any], items: str, name: str) -> set[str]:
 
 
 def _cluster(actions: Actions) -> Rule:
-    return lambda header, request: (Access(CLUSTER, "", actions),)
+    return lambda header, request: (Need(CLUSTER, "", actions),)
 
 
 def _topic(actions: Actions) -> Rule:
@@ -294,8 +294,8 @@ RULES: dict[RequestCode, Rule] = {
 }
 
 
-def needs_of(request: Command) -> list[Access]:
-    """The accesses that a request needs, all of them; an access to the cluster has no name.
+def needs_of(request: Command) -> list[Need]:
+    """All needs of a request; the one of the cluster has no name.
     InvalidParameter: a field or the body cannot be read."""
     code = RequestCode(request.code)
     header = header_of(request, headers.HEADERS[code])

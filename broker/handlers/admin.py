@@ -36,6 +36,7 @@ from saturnmq.protocol.topics import check_topic, dlq_topic, retry_topic
 from saturnmq.runtime.errors import (
     GroupNotExist,
     InvalidParameter,
+    NoPermission,
     SystemError_,
     UnsupportedRequest,
 )
@@ -359,7 +360,7 @@ class AdminService:
         self, endpoint: Endpoint, request: Command, header: headers.CopyTableHeader
     ) -> None:
         if self._c.guard is None:
-            raise UnsupportedRequest("this broker checks no users (authenticationEnabled)")
+            raise NoPermission("this broker checks no users (authenticationEnabled)")
         access = self._c.access
         if not self._unchanged(endpoint, request, header, access):
             body = fastjson.dumps(access.document())

@@ -44,7 +44,9 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import (
+    AccessDenied,
     MalformedFrame,
+    NoPermission,
     SaturnError,
     SystemBusy,
     UnsupportedRequest,
@@ -227,10 +229,12 @@ class TableSync:
             await self._copy(
                 endpoint, RequestCode.GET_ALL_ACCESS, self._c.access, self._take_access
             )
-        except UnsupportedRequest as error:
+        except AccessDenied:
+            raise
+        except (NoPermission, UnsupportedRequest) as error:
             if not self._keeps_access:
                 log.warning(
-                    "%s has no users and rules: this node keeps its own: %s", self._address, error
+                    "%s checks no users: this node keeps its own (%s)", self._address, error
                 )
             self._keeps_access = True
 

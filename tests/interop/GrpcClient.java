@@ -13,6 +13,7 @@ import java.util.stream.Collectors;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
 import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
@@ -133,6 +134,10 @@ public class GrpcClient {
 
     public static void main(String[] arguments) throws Exception {
         ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).setNamespace(arguments[2]);
+        String user = System.getenv("SATURNMQ_ACCESS_KEY");
+        if (user != null) {
+            builder.setCredentialProvider(new StaticSessionCredentialsProvider(user, System.getenv("SATURNMQ_SECRET_KEY")));
+        }
         configuration = (arguments[1].equals("tls") ? builder : builder.enableSsl(false)).build();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {

@@ -10,7 +10,9 @@ const rocketmq = fetched('rocketmq-client-nodejs');
 const { TransactionResolution, FilterType } = fetched('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 const logger = { debug() {}, info() {}, warn: console.error, error: console.error };
-const common = { endpoints, namespace, sslEnabled: security === 'tls', logger };
+const [accessKey, accessSecret] = [process.env.SATURNMQ_ACCESS_KEY, process.env.SATURNMQ_SECRET_KEY];
+const sessionCredentials = accessKey ? { accessKey, accessSecret } : undefined;
+const common = { sessionCredentials, endpoints, namespace, sslEnabled: security === 'tls', logger };
 const consumers = new Map();
 const views = new Map();
 const seen = new Map();

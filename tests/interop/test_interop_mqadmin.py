@@ -59,8 +59,10 @@ def aged(nodes: Nodes, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def places(nodes: Nodes, tmp_path: Path) -> dict[str, str]:
+def places(nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """A master and its slave, in sync, with topics and groups; their addresses."""
+    for key, value in (("ACCESS_KEY", "root"), ("SECRET_KEY", "root's password")):
+        monkeypatch.setenv(f"SATURNMQ_{key}", value)
     ports = free_block("127.0.0.1", 8)
     settings = {**SMALL, "brokerRole": "SYNC_MASTER", "inSyncReplicas": 2}
     master = nodes.broker(SATURNMQ, tmp_path / "m", ports + 2, settings)

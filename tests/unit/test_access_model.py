@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.broker.access.model import (
     RULES_MAX,
-    Access,
     Acl,
     Action,
     Decision,
-    Kind,
+    Need,
     PolicyType,
     Resource,
+    ResourceKind,
     Rule,
     User,
     UserStatus,
@@ -28,7 +28,7 @@ from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
 
 HOST = "10.1.2.3"
 NAMES = st.sampled_from(["orders", "orders-eu", "order", "o", "bills"])
-KINDS = st.sampled_from([Kind.TOPIC, Kind.GROUP, Kind.CLUSTER])
+KINDS = st.sampled_from([ResourceKind.TOPIC, ResourceKind.GROUP, ResourceKind.CLUSTER])
 ACTIONS = st.lists(st.sampled_from(list(Action)), min_size=1, max_size=3, unique=True)
 WRITTEN = st.one_of(
     st.just("*"),
@@ -51,8 +51,8 @@ def acl(*entries: dict[str, Any], default: list[dict[str, Any]] | None = None) -
     return Acl.from_json("User:alice", {"policies": policies})
 
 
-def decided(rules: Acl, kind: Kind, name: str, *actions: Action, host: str = HOST) -> str:
-    rule = rules.decides(Access(kind, name, frozenset(actions)), host)
+def decided(rules: Acl, kind: ResourceKind, name: str, *actions: Action, host: str = HOST) -> str:
+    rule = rules.decides(Need(kind, name, frozenset(actions)), host)
     return "none" if rule is None else f"{rule.decision} {rule.resource}"
 
 
@@ -65,27 +65,31 @@ def test_the_most_exact_resource_decides() -> None:
         entry("Topic:orders", ["Pub"], "Deny"),
     )
     pub = Action.PUB
-    assert decided(rules, Kind.TOPIC, "orders", pub) == "Deny Topic:orders"
-    assert decided(rules, Kind.TOPIC, "orders2", pub) == "Allow Topic:order*"
-    assert decided(rules, Kind.TOPIC, "ordinal", pub) == "Deny Topic:ord*"
-    assert decided(rules, Kind.TOPIC, "bills", pub) == "Allow Topic:*"
-    assert decided(rules, Kind.GROUP, "orders", pub) == "Deny *"
+    assert decided(rules, ResourceKind.TOPIC, "orders", pub) == "Deny Topic:orders"
+    assert decided(rules, ResourceKind.TOPIC, "orders2", pub) == "Allow Topic:order*"
+    assert decided(rules, ResourceKind.TOPIC, "ordinal", pub) == "Deny Topic:ord*"
+    assert decided(rules, ResourceKind.TOPIC, "bills", pub) == "Allow Topic:*"
+    assert decided(rules, ResourceKind.GROUP, "orders", pub) == "Deny *"
 
 
 def test_a_rule_is_for_its_actions_only() -> None:
     rules = acl(entry("Topic:orders", ["Pub", "Get"]), entry("Group:g", ["All"]))
-    assert decided(rules, Kind.TOPIC, "orders", Action.SUB) == "none"
-    assert decided(rules, Kind.TOPIC, "orders", Action.SUB, Action.GET) == "Allow Topic:orders"
-    assert decided(rules, Kind.GROUP, "g", Action.DELETE) == "Allow Group:g"
+    assert decided(rules, ResourceKind.TOPIC, "orders", Action.SUB) == "none"
+    assert (
+        decided(rules, ResourceKind.TOPIC, "orders", Action.SUB, Action.GET) == "Allow Topic:orders"
+    )
+    assert decided(rules, ResourceKind.GROUP, "g", Action.DELETE) == "Allow Group:g"
 
 
 def test_the_default_policy_is_asked_last() -> None:
     default = [entry("Topic:orders", ["Pub"], "Deny"), entry("Topic:bills", ["Pub"])]
     rules = acl(entry("Topic:*", ["Sub"]), entry("*", ["Pub"]), default=default)
-    assert decided(rules, Kind.TOPIC, "orders", Action.PUB) == "Allow *", "it fits, if not exactly"
+    assert decided(rules, ResourceKind.TOPIC, "orders", Action.PUB) == "Allow *", (
+        "it fits, if not exactly"
+    )
     rules = acl(entry("Topic:*", ["Sub"]), default=default)
-    assert decided(rules, Kind.TOPIC, "orders", Action.PUB) == "Deny Topic:orders"
-    assert decided(rules, Kind.TOPIC, "bills", Action.PUB) == "Allow Topic:bills"
+    assert decided(rules, ResourceKind.TOPIC, "orders", Action.PUB) == "Deny Topic:orders"
+    assert decided(rules, ResourceKind.TOPIC, "bills", Action.PUB) == "Allow Topic:bills"
 
 
 @pytest.mark.parametrize(
@@ -103,14 +107,14 @@ def test_the_default_policy_is_asked_last() -> None:
 )
 def test_a_rule_is_for_its_addresses_only(host: str, listed: list[str], fits: bool) -> None:
     rules = acl(entry("Topic:orders", ["Pub"], sourceIps=listed))
-    told = decided(rules, Kind.TOPIC, "orders", Action.PUB, host=host)
+    told = decided(rules, ResourceKind.TOPIC, "orders", Action.PUB, host=host)
     assert told == ("Allow Topic:orders" if fits else "none")
 
 
 @given(address=st.ip_addresses(v=4), network=st.ip_addresses(v=4), bits=st.integers(0, 32))
 def test_networks_are_those_of_the_standard_library(address: Any, network: Any, bits: int) -> None:
     rule = Rule.from_json(entry("*", ["All"], sourceIps=[f"{network}/{bits}"]))
-    access = Access(Kind.TOPIC, "t", frozenset({Action.PUB}))
+    access = Need(ResourceKind.TOPIC, "t", frozenset({Action.PUB}))
     expected = ip_address(address) in ip_network(f"{network}/{bits}", strict=False)
     assert rule.fits(access, str(address)) == expected
 
@@ -127,11 +131,14 @@ def test_a_resource_is_written_as_it_was_read(text: str) -> None:
     actions=ACTIONS,
 )
 def test_the_deciding_rule_fits_and_none_that_fits_is_more_exact(
-    rules: list[tuple[str, list[Action], Decision]], kind: Kind, name: str, actions: list[Action]
+    rules: list[tuple[str, list[Action], Decision]],
+    kind: ResourceKind,
+    name: str,
+    actions: list[Action],
 ) -> None:
     """Against the rule in words: one name, the longest beginning, every name, every resource."""
     mine = acl(*(entry(where, list(what), how) for where, what, how in rules))
-    access = Access(kind, name, frozenset(actions))
+    access = Need(kind, name, frozenset(actions))
     found = mine.decides(access, HOST)
 
     def order(text: str) -> tuple[int, int]:

@@ -30,7 +30,9 @@ var (
 )
 
 func configuration(group string) *rmq.Config {
-	return &rmq.Config{Endpoint: endpoint, NameSpace: namespace, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{}}
+	return &rmq.Config{Endpoint: endpoint, NameSpace: namespace, ConsumerGroup: group, Credentials: &credentials.SessionCredentials{
+		AccessKey: os.Getenv("SATURNMQ_ACCESS_KEY"), AccessSecret: os.Getenv("SATURNMQ_SECRET_KEY"),
+	}}
 }
 
 func orNothing(text *string) string {
