@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
 
 from saturnmq.client.admin import admin, promotion
+from saturnmq.client.admin.access import AclInfo, UserInfo
 from saturnmq.client.admin.admin import QUERY_TIMEOUT_S, Boundary
 from saturnmq.client.admin.broker_admin import ConnectedProducer, SendProbe
 from saturnmq.client.admin.group_admin import (
@@ -552,7 +553,8 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
 
 
 class Admin(Facade[admin.Admin]):
-    """Administration of a cluster: topics, groups, offsets and single messages; on one event loop.
+    """Administration of a cluster: topics, groups, offsets, single messages and users; on one event
+    loop.
 
     Errors are SaturnErrors; an error that a broker answers keeps its class (`saturnmq.errors`).
 
@@ -1057,3 +1059,78 @@ class Admin(Facade[admin.Admin]):
         group: the error at the end says how many were sent.
         """
         return self._wait(self._target.resend_dead_letters(group, ids, to_topic=to_topic))
+
+    def create_user(self, name: str, password: str, *, kind: str = "Normal") -> list[str]:
+        """Create a user. `kind` is "Normal", or "Super" for one who may do everything.
+        NoPermission: there is one of this name.
+        """
+        return self._wait(self._target.create_user(name, password, kind=kind))
+
+    def update_user(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        kind: str | None = None,
+        status: str | None = None,
+    ) -> list[str]:
+        """Change a user; what is None stays. `status` is "enable" or "disable". NoPermission: there
+        is no such user.
+        """
+        return self._wait(
+            self._target.update_user(name, password=password, kind=kind, status=status)
+        )
+
+    def delete_user(self, name: str) -> list[str]:
+        """Delete a user and its rules, if there is one."""
+        return self._wait(self._target.delete_user(name))
+
+    def get_user(self, name: str) -> UserInfo | None:
+        """A user, as one broker knows it; None if it does not."""
+        return self._wait(self._target.get_user(name))
+
+    def list_users(self, filter: str = "") -> list[UserInfo]:
+        """The users whose names contain `filter`, as one broker knows them."""
+        return self._wait(self._target.list_users(filter))
+
+    def create_acl(
+        self,
+        subject: str,
+        resources: Iterable[str],
+        actions: Iterable[str],
+        decision: str,
+        source_ips: Iterable[str] = (),
+    ) -> list[str]:
+        """Give a user a rule for each resource, in place of the one that it has for it; other rules
+        stay. NoPermission: there is no such user.
+
+        subject: the user, by its name or as User:NAME
+        resources: each "Topic:NAME", "Group:NAME" or "Cluster:NAME", a NAME that ends in * for all
+            that begin so; or "*" for everything
+        actions: of "All", "Pub", "Sub", "Create", "Update", "Delete", "Get" and "List"
+        decision: "Allow" or "Deny"
+        source_ips: addresses and networks of clients that the rule is for; empty for all
+        """
+        return self._wait(
+            self._target.create_acl(subject, resources, actions, decision, source_ips)
+        )
+
+    update_acl = create_acl
+
+    def delete_acl(
+        self, subject: str, resource: str | None = None, policy_type: str | None = None
+    ) -> list[str]:
+        """Delete the rule of a user for a resource, in the policy "Custom" or "Default" (None is
+        "Custom"); without a resource all its rules. NoPermission: it has none.
+        """
+        return self._wait(self._target.delete_acl(subject, resource, policy_type))
+
+    def get_acl(self, subject: str) -> AclInfo | None:
+        """The rules of a user, as one broker knows them; None if it has none."""
+        return self._wait(self._target.get_acl(subject))
+
+    def list_acls(self, subject: str = "", resource: str = "") -> list[AclInfo]:
+        """The rules whose subject and resource contain these texts, as one broker knows them, by
+        user.
+        """
+        return self._wait(self._target.list_acls(subject, resource))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, Unpack
 
+from saturnmq.client.admin.access_operations import AccessOperations
 from saturnmq.client.admin.cluster_operations import ClusterOperations
 from saturnmq.client.admin.group_admin import (
     END,
@@ -47,8 +48,9 @@ QUERY_TIMEOUT_S = 5.0
 Boundary = Literal["LOWER", "UPPER"]
 
 
-class Admin(ClusterOperations, MessageOperations):
-    """Administration of a cluster: topics, groups, offsets and single messages; on one event loop.
+class Admin(ClusterOperations, MessageOperations, AccessOperations):
+    """Administration of a cluster: topics, groups, offsets, single messages and users; on one event
+    loop.
 
     Errors are SaturnErrors; an error that a broker answers keeps its class (`saturnmq.errors`).
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
+from saturnmq.client.admin.access import AccessAdmin
 from saturnmq.client.admin.broker_admin import BrokerAdmin
 from saturnmq.client.admin.group_admin import GroupAdmin
 from saturnmq.client.admin.message_finding import MessageFinder
@@ -33,6 +34,7 @@ class Operations:
         self._groups = GroupAdmin(core, timeout)
         self._brokers = BrokerAdmin(core, timeout)
         self._nameservers = NameserverAdmin(core, timeout)
+        self._access = AccessAdmin(core, timeout)
 
     async def _broker_groups(self) -> BrokerGroups:
         return groups_in(await nodes_of(self.core, self.timeout))

@@ -472,6 +472,26 @@ def admins(admin: Admin, queue: MessageQueue) -> None:
     admin.put_kv_config("space", "a")  # wrong: Admin.put_kv_config
     admin.delete_kv_config("space", "a")  # right: Admin.delete_kv_config
     admin.delete_kv_config("space")  # wrong: Admin.delete_kv_config
+    names(admin.create_user("ann", "secret"))  # right: Admin.create_user
+    admin.create_user("ann")  # wrong: Admin.create_user
+    names(admin.update_user("ann", status="disable"))  # right: Admin.update_user
+    admin.update_user("ann", "secret")  # wrong: Admin.update_user
+    names(admin.delete_user("ann"))  # right: Admin.delete_user
+    admin.delete_user()  # wrong: Admin.delete_user
+    print(admin.get_user("ann"))  # right: Admin.get_user
+    admin.get_user(1)  # wrong: Admin.get_user
+    text(admin.list_users("a")[0].kind)  # right: Admin.list_users
+    admin.list_users(1)  # wrong: Admin.list_users
+    names(admin.create_acl("ann", ["Topic:orders"], ["Pub"], "Allow"))  # right: Admin.create_acl
+    admin.create_acl("ann", ["Topic:orders"], ["Pub"])  # wrong: Admin.create_acl
+    names(admin.update_acl("ann", ["*"], ["All"], "Deny", ["::1"]))  # right: Admin.update_acl
+    admin.update_acl("ann", ["*"], "Deny")  # wrong: Admin.update_acl
+    names(admin.delete_acl("ann", "Topic:orders"))  # right: Admin.delete_acl
+    admin.delete_acl()  # wrong: Admin.delete_acl
+    print(admin.get_acl("ann"))  # right: Admin.get_acl
+    admin.get_acl()  # wrong: Admin.get_acl
+    text(admin.list_acls("ann")[0].subject)  # right: Admin.list_acls
+    admin.list_acls(1)  # wrong: Admin.list_acls
     names(admin.list_topics())  # right: Admin.list_topics
     admin.list_topics("orders")  # wrong: Admin.list_topics
     names(admin.topics())  # right: Admin.topics
@@ -834,6 +854,26 @@ async def aio_admins(admin: aio.Admin, queue: MessageQueue) -> None:
     await admin.put_kv_config("space", "a")  # wrong: aio.Admin.put_kv_config
     await admin.delete_kv_config("space", "a")  # right: aio.Admin.delete_kv_config
     await admin.delete_kv_config("space")  # wrong: aio.Admin.delete_kv_config
+    names(await admin.create_user("ann", "secret"))  # right: aio.Admin.create_user
+    await admin.create_user("ann")  # wrong: aio.Admin.create_user
+    names(await admin.update_user("ann", status="disable"))  # right: aio.Admin.update_user
+    await admin.update_user("ann", "secret")  # wrong: aio.Admin.update_user
+    names(await admin.delete_user("ann"))  # right: aio.Admin.delete_user
+    await admin.delete_user()  # wrong: aio.Admin.delete_user
+    print(await admin.get_user("ann"))  # right: aio.Admin.get_user
+    await admin.get_user(1)  # wrong: aio.Admin.get_user
+    text((await admin.list_users("a"))[0].kind)  # right: aio.Admin.list_users
+    await admin.list_users(1)  # wrong: aio.Admin.list_users
+    names(await admin.create_acl("ann", ["Topic:orders"], ["Pub"], "Allow"))  # right: aio.Admin.create_acl
+    await admin.create_acl("ann", ["Topic:orders"], ["Pub"])  # wrong: aio.Admin.create_acl
+    names(await admin.update_acl("ann", ["*"], ["All"], "Deny", ["::1"]))  # right: aio.Admin.update_acl
+    await admin.update_acl("ann", ["*"], "Deny")  # wrong: aio.Admin.update_acl
+    names(await admin.delete_acl("ann", "Topic:orders"))  # right: aio.Admin.delete_acl
+    await admin.delete_acl()  # wrong: aio.Admin.delete_acl
+    print(await admin.get_acl("ann"))  # right: aio.Admin.get_acl
+    await admin.get_acl()  # wrong: aio.Admin.get_acl
+    text((await admin.list_acls("ann"))[0].subject)  # right: aio.Admin.list_acls
+    await admin.list_acls(1)  # wrong: aio.Admin.list_acls
     names(await admin.list_topics())  # right: aio.Admin.list_topics
     await admin.list_topics("orders")  # wrong: aio.Admin.list_topics
     names(await admin.topics())  # right: aio.Admin.topics

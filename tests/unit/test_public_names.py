@@ -35,15 +35,16 @@ NAMES = """
 MEMBERS = {
     "Admin": """
         alter_group alter_topic broker_settings broker_status change_nameserver_settings
-        change_settings clone_offsets close cluster consume_message_directly create_group
-        create_topic dead_letters delete_expired delete_group delete_kv_config delete_topic
-        delete_unused describe_group describe_topic drain export find_by_id find_by_key
-        find_by_offset find_by_time find_message group_lag groups_of_topic hand_over kv_config
-        list_groups list_topics member_queues member_stacks message_by_offset_id message_trace
-        nameserver_settings offset_by_time offsets preview_clone preview_drain
+        change_settings clone_offsets close cluster consume_message_directly create_acl
+        create_group create_topic create_user dead_letters delete_acl delete_expired
+        delete_group delete_kv_config delete_topic delete_unused delete_user describe_group
+        describe_topic drain export find_by_id find_by_key find_by_offset find_by_time
+        find_message get_acl get_user group_lag groups_of_topic hand_over kv_config list_acls
+        list_groups list_topics list_users member_queues member_stacks message_by_offset_id
+        message_trace nameserver_settings offset_by_time offsets preview_clone preview_drain
         preview_hand_over preview_reset probe producers promote put_kv_config queue_entries
         replicas resend_dead_letters reset_offsets route set_request_mode start timeout
-        topic_settings topics undrained
+        topic_settings topics undrained update_acl update_user
     """,
     "ConsumeResult": """
         CONSUME_SUCCESS RECONSUME_LATER RETRY SUCCESS SUSPEND SUSPEND_CURRENT_QUEUE_A_MOMENT

@@ -25,6 +25,7 @@ TWO_FACES = {
 # Where the public classes are written; of two kernels, the reference.
 PUBLIC = {
     "client/admin/admin.py": {"Admin"},
+    "client/admin/access_operations.py": {"AccessOperations"},
     "client/admin/cluster_operations.py": {"ClusterOperations"},
     "client/admin/message_operations.py": {"MessageOperations"},
     "client/blocking.py": {"Producer"},
@@ -39,6 +40,7 @@ PUBLIC = {
     "client/producer/results.py": {"SendStatus"},
     "client/producer/timed.py": {"deliver_after", "deliver_at", "recall_handle"},
     "client/producer/transactions.py": {"Transaction", "TransactionProducer", "TransactionState"},
+    "protocol/credentials.py": {"Credentials"},
     "protocol/message_queue.py": {"MessageQueue"},
     "protocol/message_reference.py": {"Message"},
     "protocol/received_reference.py": {"ReceivedMessage"},
@@ -57,14 +59,14 @@ LONG_MODULES = {
     "broker/replication/election.py": 622,
     "broker/replication/events.py": 540,
     "broker/replication/ha_master.py": 680,
-    "client/blocking_faces.py": 1060,  # written by a tool: it grows with the API
+    "client/blocking_faces.py": 1140,  # written by a tool: it grows with the API
     "client/producer/sending.py": 660,
     "pipeline/arrow_kernel.pyx": 950,
     "cli/launcher.py": 660,
     "drills/crash/workload.py": 560,
     "drills/sim/cluster.py": 640,
     "drills/sim/disk.py": 580,
-    "tests/data/uses.py": 950,  # a table: two lines for each public name
+    "tests/data/uses.py": 970,  # a table: two lines for each public name
     "tests/rigs/machine_world.py": 900,
     "tests/unit/test_amnesia.py": 1100,
     "tests/unit/test_bad_input.py": 640,
