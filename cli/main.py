@@ -15,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 from saturnmq.cli import (
+    acls,
     admin,
     bench,
     cluster,
@@ -29,6 +30,7 @@ from saturnmq.cli import (
     requests,
     store,
     topics,
+    users,
 )
 from saturnmq.cli.launcher import LauncherError
 from saturnmq.cli.output import AsJson, emit, table
@@ -54,6 +56,8 @@ app.command("consume")(consuming.consume)
 app.command("request")(requests.request)
 app.command("reply")(requests.reply)
 app.add_typer(finding.message_app, name="message")
+app.add_typer(users.user_app, name="user")
+app.add_typer(acls.acl_app, name="acl")
 app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")
 app.add_typer(store.app, name="store")

@@ -6,7 +6,8 @@ client made of the call's time (`saturnDateTime`), which the gateway passes on: 
 one, or one of another node. So users are known to brokers alone.
 
 A request that the guard refuses is answered NO_PERMISSION (16), with a remark that begins with
-`access denied: `. The remark tells neither a wrong name from a wrong password, nor whether a topic exists.
+`access denied: `. The remark tells neither a wrong name from a wrong password, nor whether a topic
+exists.
 """
 
 from __future__ import annotations
