@@ -112,7 +112,7 @@ public class Signed {
                 said = "ok " + run(line.split(" "));
             } catch (Exception problem) {
                 problem.printStackTrace();
-                said = "failed " + String.valueOf(problem).replace('\n', ' ');
+                said = "failed " + (problem + " " + problem.getCause()).replace('\n', ' ');
             }
             System.out.println("\n> " + said);
         }
