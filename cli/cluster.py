@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 from saturnmq._version import VERSION
+from saturnmq.cli import node_environment
 from saturnmq.cli.grpc_gateway import TlsMode
 from saturnmq.cli.launcher import LauncherError, LocalCluster, Settings, default_data
 from saturnmq.cli.output import AsJson, DryRun, emit, fail, shared_secret, table
-from saturnmq.protocol.signing import KEY, VARIABLE
 from saturnmq.runtime.door import split_addresses
 
 app = typer.Typer(
@@ -66,8 +66,9 @@ def up(
     for option in options or ():
         if "=" not in option:
             fail(f"--set wants KEY=VALUE, not {option!r}")
-        if option.partition("=")[0].replace("_", "").lower() == KEY.lower():
-            fail(f"--set would show {KEY} in the list of processes: set {VARIABLE} instead")
+        name = option.partition("=")[0]
+        if variable := node_environment.variable_of_secret(name):
+            fail(f"--set would show {name} in the list of processes: set {variable} instead")
     settings = Settings(
         nameservers=nameservers,
         masters=masters,

@@ -20,3 +20,16 @@ def without(keys: Iterable[str]) -> dict[str, str]:
         if given & {each.name, each.metadata.get("key")}
     }
     return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
+def variable_of_secret(name: str) -> str | None:
+    """The variable for a setting of a broker that nobody may see, in any spelling of its key; None:
+    it is none of these."""
+    from saturnmq.broker.config import BrokerConfig
+
+    wanted = name.replace("_", "").replace("-", "").lower()
+    for each in fields(BrokerConfig):
+        is_it = wanted in (str(each.metadata.get("key")).lower(), each.name.replace("_", ""))
+        if is_it and not each.repr:
+            return f"SATURNMQ_{each.name.upper()}"
+    return None

@@ -16,8 +16,10 @@ from saturnmq.cli import local_etcd
 from saturnmq.cli.free_ports import free_block
 from saturnmq.cli.grpc_gateway import OFF, NodeGateway, TlsSettings
 from saturnmq.cli.launcher import STATE_FILE, LauncherError, LocalCluster, Node, Settings
+from saturnmq.cli.main import app
 from saturnmq.gateway.certificates import self_signed
 from saturnmq.runtime.errors import ConfigError
+from typer.testing import CliRunner
 
 HOST = "127.0.0.1"
 ETCD = """#!/bin/sh
@@ -201,3 +203,25 @@ def test_a_certificate_is_read_before_the_start_also_without_a_port_of_grpc(tmp_
 def test_a_process_that_ended_before_its_start_time_was_read_is_not_alive(tmp_path: Path) -> None:
     node = Node("master-0", "master", HOST, 1, str(tmp_path), pid=2**22 + 1, started=None)
     assert not node.alive()
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("replicationSecret", "SATURNMQ_REPLICATION_SECRET"),
+        ("replication_secret", "SATURNMQ_REPLICATION_SECRET"),
+        ("etcdPassword", "SATURNMQ_ETCD_PASSWORD"),
+        ("initAuthenticationUser", "SATURNMQ_INIT_USER"),
+        ("innerclientauthenticationcredentials", "SATURNMQ_INNER_CREDENTIALS"),
+    ],
+)
+def test_an_argument_that_would_show_a_secret_is_refused(
+    tmp_path: Path, name: str, variable: str
+) -> None:
+    ended = CliRunner().invoke(
+        app, ["cluster", "up", "--data", str(tmp_path / "c"), "--set", f"{name}=a secret word"]
+    )
+    assert ended.exit_code == 1
+    assert f"set {variable} instead" in ended.output
+    assert "secret word" not in ended.output
+    assert not (tmp_path / "c").exists()
