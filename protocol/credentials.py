@@ -83,8 +83,7 @@ def read_credentials(text: str, setting: str, access: str, secret: str) -> Crede
 
 def sign(command: Command, credentials: Credentials) -> None:
     """Sign a request, which is not changed any more until it is sent."""
-    fields = {k: v for k, v in command.ext.items() if k != SIGNATURE}
-    fields[ACCESS_KEY] = credentials.access_key
+    fields = {**command.ext, ACCESS_KEY: credentials.access_key}
     if credentials.security_token:
         fields[SECURITY_TOKEN] = credentials.security_token
     body = (command.body, *command.more)
