@@ -302,6 +302,8 @@ def _ballot(settings: Any, runtime: Any) -> Any:
     from saturnmq.broker.replication.elector import Ballot
     from saturnmq.client.admin.promotion import check_elected, promote_elected
 
+    own = {"signing": settings.signing, "credentials": settings.own_credentials}
+
     async def promote(group: str, me: str, others: list[str], campaign: Any) -> None:
         epoch, force, asks = campaign.epoch, campaign.force, campaign.asks
         await promote_elected(
@@ -312,11 +314,11 @@ def _ballot(settings: Any, runtime: Any) -> Any:
             epoch=epoch,
             force=force,
             asks=asks,
-            signing=settings.signing,
+            **own,
         )
 
     async def check(group: str, me: str, others: list[str], force: bool) -> None:
-        await check_elected(runtime, group, me, others, force=force, signing=settings.signing)
+        await check_elected(runtime, group, me, others, force=force, **own)
 
     access = EtcdAccess(
         endpoints=settings.etcd_endpoints,

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 from saturnmq.client.admin.replicas import Replica, ask_node, ask_state, find_members, find_replicas
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.epochs import next_term
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.signing import UNSIGNED, Signing
@@ -112,10 +113,11 @@ async def promote_elected(
     force: bool,
     asks: bool,
     signing: Signing = UNSIGNED,
+    credentials: Credentials | None = None,
 ) -> None:
     """Make the elected member at `me` the master, as `Promoter` does. It asks members, no
     nameserver. A SaturnError says why the promotion failed."""
-    core = ClientCore(runtime, [me], signing=signing)
+    core = ClientCore(runtime, [me], signing=signing, credentials=credentials)
     addresses = [me, *others]
     promoter = Promoter(core, group, force=force, epoch=epoch, addresses=addresses, asks=asks)
     try:
@@ -132,9 +134,10 @@ async def check_elected(
     *,
     force: bool,
     signing: Signing = UNSIGNED,
+    credentials: Credentials | None = None,
 ) -> None:
     """Raise the SaturnError with which `promote_elected` would be refused now."""
-    core = ClientCore(runtime, [me], signing=signing)
+    core = ClientCore(runtime, [me], signing=signing, credentials=credentials)
     try:
         await Promoter(core, group, force=force, addresses=[me, *others]).check(me)
     finally:
