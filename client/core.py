@@ -112,6 +112,7 @@ class ClientCore:
             self._producers,
             client_id=lambda: self.client_id,
             interval=heartbeat_interval,
+            report=self.report_error,
         )
         self._route_interval = route_interval
         self._updater = RouteUpdater(
@@ -332,7 +333,7 @@ class ClientCore:
         await self._heartbeats.unregister_producer(group)
 
     async def heartbeat_now(self) -> None:
-        """Heartbeat to every broker address of the known routes; failures are logged only."""
+        """Heartbeat to every broker address of the known routes; no failure is raised."""
         await self._heartbeats.beat_now()
 
 

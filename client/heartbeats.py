@@ -23,7 +23,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import MASTER_ID
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import RequestTimeout, SaturnError
+from saturnmq.runtime.errors import AccessDenied, RequestTimeout, SaturnError
 from saturnmq.runtime.supervision import Supervisor
 
 log = logging.getLogger(__name__)
@@ -47,8 +47,10 @@ class Heartbeats:
         *,
         client_id: Callable[[], str],
         interval: float,
+        report: Callable[[SaturnError], None],
     ) -> None:
-        """`consumers` and `producers` are the groups, which change."""
+        """`consumers` and `producers` are the groups, which change. `report` is told when a broker
+        denies the user of this client, or what its consumers want."""
         self._runtime = runtime
         self._tasks = tasks
         self._connections = connections
@@ -57,6 +59,8 @@ class Heartbeats:
         self._producers = producers
         self._client_id = client_id
         self._interval = interval
+        self._report = report
+        self._denied: dict[str, str] = {}  # by address, why the last heartbeat was denied
         self._greeted: set[str] = set()
         self._greeting: set[str] = set()  # a heartbeat to these is on its way
         self._greeting_soon = False
@@ -69,7 +73,7 @@ class Heartbeats:
             await self._runtime.sleep(self._interval)
 
     async def beat_now(self) -> None:
-        """Heartbeat to every broker address of the known routes; failures are logged only."""
+        """Heartbeat to every broker address of the known routes; no failure is raised."""
         self._greeting_soon = False
         if self._consumers or self._producers:
             self._greeted = self._to_greet()
@@ -122,6 +126,12 @@ class Heartbeats:
         try:
             request = Command.request(RequestCode.HEART_BEAT, {}, body)
             await self._connections.invoke(address, request)
+            self._denied.pop(address, None)
+        except AccessDenied as error:
+            # A consumer gets nothing then, and none of its calls would say why. It is told once.
+            if self._denied.get(address) != str(error):
+                self._denied[address] = str(error)
+                self._report(error)
         except RequestTimeout:
             # After a partition a fresh connection is faster than TCP's back-off.
             self._connections.drop(address)

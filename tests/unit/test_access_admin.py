@@ -3,6 +3,7 @@ answers; and the same over a broker of ours."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -309,3 +310,34 @@ def test_a_user_may_do_what_its_rules_say(nameserver: str) -> None:
         assert admin.get_user("ann") is None
     with Admin(nameserver) as admin, pytest.raises(AccessDenied):
         admin.list_users()
+
+
+def test_a_consumer_that_is_denied_says_so_once_for_each_reason(nameserver: str) -> None:
+    async def consume(admin: Admin) -> None:
+        ann, errors = Credentials("ann", "hunter2"), list[SaturnError]()
+
+        async def beat() -> list[str]:
+            errors.clear()
+            for _ in range(3):
+                await consumer.core.heartbeat_now()
+            assert all(isinstance(each, AccessDenied) for each in errors)
+            return [str(each) for each in errors]
+
+        consumer = aio.PullConsumer("readers", nameserver, credentials=ann, on_error=errors.append)
+        consumer.subscribe("orders")
+        async with consumer:
+            (first,) = errors  # of the heartbeat at the start
+            assert not await beat()
+            assert "Group:readers" in str(first)
+            admin.create_acl("ann", ["Group:readers"], ["Sub"], "Allow")
+            (reason,) = await beat()
+            assert "Topic:orders" in reason
+            admin.create_acl("ann", ["Topic:orders"], ["Sub"], "Allow")
+            assert not await beat()
+            admin.delete_acl("ann", "Topic:orders")
+            assert await beat() == [reason], "it is news again"
+
+    with Admin(nameserver, credentials=ROOT_USER) as admin:
+        admin.create_topic("orders")
+        admin.create_user("ann", "hunter2")
+        asyncio.run(consume(admin))
