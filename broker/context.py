@@ -10,8 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from saturnmq.broker.access.guard import AccessGuard
-from saturnmq.broker.access.model import Need
+from saturnmq.broker.access.guard import AccessGuard, Judge, anything
 from saturnmq.broker.access.table import AccessTable
 from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.broker.config import BrokerConfig
@@ -177,10 +176,9 @@ REJECTED = "[REJECTREQUEST]"
 """RocketMQ's mark of a request that its server refuses before it looks at it."""
 
 
-def check_access(c: Context, endpoint: Endpoint, request: Command, need: Need) -> None:
-    """AccessDenied: the user of a request may not do this, which only its handler can tell."""
-    if c.guard is not None:
-        c.guard.check_access(endpoint, request, need)
+def judge(c: Context, endpoint: Endpoint, request: Command) -> Judge:
+    """The judge of the user of a request, for needs that only its handler can tell."""
+    return anything if c.guard is None else c.guard.judge(endpoint, request)
 
 
 def check_master(c: Context, mark: str = "") -> None:

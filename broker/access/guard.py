@@ -13,6 +13,9 @@ exists.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
+from functools import partial
+from weakref import WeakKeyDictionary
 
 from saturnmq.broker.access.model import Decision, Need, ResourceKind, User, UserStatus
 from saturnmq.broker.access.needs import needs_of
@@ -31,6 +34,9 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import ACCESS_DENIED, AccessDenied
 
+Judge = Callable[[Need], None]
+"""AccessDenied: the user must not do this."""
+
 UNKNOWN = "\0"  # the password of a user that does not exist: its signature is made all the same
 # Members prove themselves with the secret that they share; the state of a replica is no secret.
 OF_NODES = frozenset({RequestCode.FENCE, RequestCode.PROMOTE, RequestCode.SLAVE_LEAVES})
@@ -43,26 +49,44 @@ class AccessGuard:
         self._config = config
         self._table = table
         self._own = super_user(own)
+        self._beats: WeakKeyDictionary[Endpoint, str] = WeakKeyDictionary()  # names of users
 
     def check(self, endpoint: Endpoint, request: Command) -> None:
         """AccessDenied: the request is not answered. InvalidParameter: it cannot be read."""
-        code, config = request.code, self._config
-        if code in OPEN or (code in OF_NODES and config.signing.refuses):
+        code = request.code
+        if code in OPEN or (code in OF_NODES and self._config.signing.refuses):
             return
-        if str(code) in config.authentication_whitelist:
-            return
-        user = self.user_of(request)
-        if not config.authorization or user.is_super:
-            return
-        if str(code) not in config.authorization_whitelist:
+        judge = self.judge(endpoint, request)
+        if judge is not anything:
             for need in needs_of(request):
-                self._decide(user, need, endpoint.peer_host)
+                judge(need)
+        if code == RequestCode.HEART_BEAT:
+            self._beats[endpoint] = request.ext.get(ACCESS_KEY, "")
 
-    def check_access(self, endpoint: Endpoint, request: Command, need: Need) -> None:
-        """The same for a need that only the handler of a request can tell."""
-        user = self.user_of(request)
-        if self._config.authorization and not user.is_super:
-            self._decide(user, need, endpoint.peer_host)
+    def judge(self, endpoint: Endpoint, request: Command) -> Judge:
+        """The judge of the user of a request, also for needs that only a handler can tell.
+        AccessDenied: it has no user."""
+        code, config = str(request.code), self._config
+        if code in config.authentication_whitelist:
+            return anything
+        return self._judge_of(self.user_of(request), endpoint, code)
+
+    def may(self, endpoint: Endpoint, need: Need) -> bool:
+        """Whether the user whose client has sent the last heartbeat over this connection may do
+        something."""
+        user = self._known(self._beats.get(endpoint, ""))
+        try:
+            if user is not None:
+                self._judge_of(user, endpoint)(need)
+        except AccessDenied:
+            return False
+        return user is not None
+
+    def _judge_of(self, user: User, endpoint: Endpoint, code: str = "") -> Judge:
+        config = self._config
+        if not config.authorization or user.is_super or code in config.authorization_whitelist:
+            return anything
+        return partial(self._decide, user, endpoint.peer_host)
 
     def user_of(self, request: Command) -> User:
         """The user that has signed a request. AccessDenied: there is none."""
@@ -86,7 +110,7 @@ class AccessGuard:
     def _known(self, name: str) -> User | None:
         return self._own if name == self._own.name else self._table.user(name)
 
-    def _decide(self, user: User, need: Need, host: str) -> None:
+    def _decide(self, user: User, host: str, need: Need) -> None:
         if need.kind is ResourceKind.CLUSTER:
             need = Need(need.kind, self._config.cluster_name, need.actions)
         acl = self._table.acl(user.name)
@@ -95,6 +119,10 @@ class AccessGuard:
             raise denied(f"no rule allows {user.subject} {need} from {host}")
         if rule.decision is Decision.DENY:
             raise denied(f"the rule for {rule.resource} forbids {user.subject} {need} from {host}")
+
+
+def anything(_: Need) -> None:
+    """Everything may be done."""
 
 
 def denied(why: str) -> AccessDenied:

@@ -7,8 +7,9 @@ They are those of RocketMQ's DefaultAuthorizationContextBuilder, but for these:
 - A retry topic is its group's: who may `Sub` the group may read it and write to it. RocketMQ looks
   at the group that the request names beside it, whichever that is.
 - Who may `Sub` a topic may ask for the bounds of its queues, too.
-- A message that is asked for by its place in the log, and the end of a transaction, need the
-  topic of the stored message, and not the one that the request names, if it names one.
+- A message that is named by its place in the log needs the topic that it is stored in, whichever
+  the request names: to see it, to send it back, to have a consumer take it, to end its transaction.
+- A producer is asked about the transactions of its group for topics that it may `Pub`.
 - Requests of ours: the ranges of Spark's sources are reads, its sinks write to topics and are named
   as groups are.
 
@@ -23,9 +24,10 @@ from typing import Any
 
 from saturnmq.broker import bodies
 from saturnmq.broker.access.model import Action, Need, ResourceKind
-from saturnmq.protocol import batches, checked, headers
+from saturnmq.protocol import checked, headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command_reading import header_of
+from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import RETRY_PREFIX, retry_topic
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
@@ -51,6 +53,13 @@ def topic(name: str, actions: Actions) -> Need:
 
 def group(name: str, actions: Actions) -> Need:
     return Need(ResourceKind.GROUP, name, actions)
+
+
+def topic_of(frame: bytes) -> str:
+    """The topic that a whole frame of the log is stored in."""
+    stored = decode_frame(frame, verify=False)
+    assert isinstance(stored, Frame), f"the log gave {stored}"
+    return stored.topic.decode(errors="replace")
 
 
 def both(topic_name: str, group_name: str, actions: Actions) -> list[Need]:
@@ -88,12 +97,6 @@ def _both(actions: Actions) -> Rule:
 
 def _nothing(header: Any, request: Command) -> Needs:
     return ()
-
-
-def _batches(header: headers.SendBatchesHeader, request: Command) -> Needs:
-    return [
-        topic(name, PUB) for name in {each.topic for each in batches.decode_parts(request.body)}
-    ]
 
 
 def _heartbeat(header: Any, request: Command) -> Needs:
@@ -190,12 +193,12 @@ RULES: dict[RequestCode, Rule] = {
     _C.SEND_MESSAGE: _topic(PUB),
     _C.SEND_MESSAGE_V2: _topic(PUB),
     _C.SEND_BATCH_MESSAGE: _topic(PUB),
-    _C.SEND_BATCHES: _batches,
+    _C.SEND_BATCHES: _nothing,  # `SendService.on_send_batches` looks at each batch
     _C.SEND_REPLY_MESSAGE: _nothing,
     _C.SEND_REPLY_MESSAGE_V2: _nothing,
     _C.RECALL_MESSAGE: _topic(PUB),
     _C.END_TRANSACTION: _nothing,  # `EndService.on_end` looks at the message
-    _C.CONSUMER_SEND_MSG_BACK: _group(SUB),
+    _C.CONSUMER_SEND_MSG_BACK: _group(SUB),  # and `RetryService.on_send_back` at the message
     _C.PULL_MESSAGE: _both(SUB),
     _C.LITE_PULL_MESSAGE: _both(SUB),
     _C.POP_MESSAGE: _both(SUB),
@@ -224,7 +227,7 @@ RULES: dict[RequestCode, Rule] = {
     _C.GET_ALL_MESSAGE_REQUEST_MODE: _cluster(LISTING),
     _C.GET_CONSUMER_CONNECTION_LIST: _group(GET),
     _C.GET_CONSUMER_RUNNING_INFO: _group(GET),
-    _C.CONSUME_MESSAGE_DIRECTLY: _group(SUB),  # it is sent to one of the group's consumers
+    _C.CONSUME_MESSAGE_DIRECTLY: _group(SUB),  # and `ClientQuestions` at the message
     _C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _both(GET),
     _C.GET_PRODUCER_CONNECTION_LIST: _cluster(GET),
     _C.GET_ALL_PRODUCER_INFO: _cluster(GET),

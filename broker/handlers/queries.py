@@ -11,13 +11,12 @@ answers as a Java broker does, because clients branch on it: 22 for 14 and 12, -
 from __future__ import annotations
 
 from saturnmq.broker.access import needs
-from saturnmq.broker.context import Context, answer, check_access
+from saturnmq.broker.context import Context, answer, judge
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.lost_offsets import beginning, check_queue, commit, log_of
 from saturnmq.protocol import headers
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import GroupNotExist, QueryNotFound, SystemBusy, SystemError_
 
@@ -115,11 +114,7 @@ class QueryService:
         frame = self._store.message_at(offset)
         if frame is None or offset + len(frame) > self._c.visible:
             raise SystemError_(f"can not find message by the offset, {offset}")
-        if self._c.guard is not None:
-            stored = decode_frame(frame, verify=False)
-            assert isinstance(stored, Frame), f"the lookup gave {stored}"
-            access = needs.topic(stored.topic.decode(errors="replace"), needs.READ)
-            check_access(self._c, endpoint, request, access)
+        judge(self._c, endpoint, request)(needs.topic(needs.topic_of(frame), needs.READ))
         answer(endpoint, request, request.reply(0, body=frame))
 
     def on_query_message(

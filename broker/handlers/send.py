@@ -15,6 +15,7 @@ import sys
 from array import array
 from collections.abc import Callable, Sequence
 
+from saturnmq.broker.access import needs
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
 from saturnmq.broker.commit.inner_batches import (
@@ -26,7 +27,7 @@ from saturnmq.broker.commit.inner_batches import (
     messages_of,
 )
 from saturnmq.broker.commit.message_types import check_type, check_types
-from saturnmq.broker.context import Context
+from saturnmq.broker.context import Context, judge
 from saturnmq.broker.delay.levels import level_in, schedule
 from saturnmq.broker.handlers.send_answers import SendAnswers
 from saturnmq.broker.tables.topics import Topic
@@ -281,9 +282,11 @@ class SendService:
             )
         born_host, store_host = self._born_host(endpoint.peer_address), c.store_host
         default_topic, default_queues = header.default_topic, header.default_queues
+        allow = judge(c, endpoint, request)
         answers, end = [], 0
         for name, wanted, sys_flag, born_ms, body in decode_parts(request.body):
             try:
+                allow(needs.topic(name, needs.PUB))
                 topic, queue_id = self._checked_queue(name, wanted, default_topic, default_queues)
                 _check_batch(topic)
                 if self._checks_types:

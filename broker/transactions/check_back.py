@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 
+from saturnmq.broker.access import needs
 from saturnmq.broker.context import Context
 from saturnmq.broker.transactions.endings import EndingKind
 from saturnmq.broker.transactions.half_log import BATCH, BATCH_BYTES, HalfLog
@@ -141,7 +142,7 @@ class CheckBackService:
     def _ask(self, half: Half, properties: bytes, put: AppendResult) -> None:
         """Ask a producer of the half's group; the half is at `put` now, with these properties."""
         self.checks += 1
-        asked = self._next_of(half.group)
+        asked = self._next_of(half.group, half.topic)
         if asked is None:
             self.unanswerable += 1
             log.info("no producer of group %s is connected: nobody can be asked", half.group)
@@ -159,8 +160,14 @@ class CheckBackService:
         frame = _frame(half, properties, put)
         asked.oneway(Command.request(RequestCode.CHECK_TRANSACTION_STATE, ext, frame))
 
-    def _next_of(self, group: str) -> Endpoint | None:
-        members = [each for each in self._c.clients.producers.get(group, ()) if not each.closed]
+    def _next_of(self, group: str, topic: str) -> Endpoint | None:
+        """A producer of the group, which gets the message: so it must be one that may send it."""
+        guard, need = self._c.guard, needs.topic(topic, needs.PUB)
+        members = [
+            each
+            for each in self._c.clients.producers.get(group, ())
+            if not each.closed and (guard is None or guard.may(each, need))
+        ]
         if not members:
             self._asked.pop(group, None)
             return None

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 from access_rig import ALICE, CHECKING, NODES, ROOT, allow, checking, create_user, signing
-from broker_rig import ask, config, connected, pull, run, send, started
+from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol import fastjson
+from saturnmq.protocol.asking import connect
+from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.batches import BatchPart, decode_answers, encode_parts
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.credentials import (
     ACCESS_KEY,
@@ -24,7 +27,9 @@ from saturnmq.protocol.credentials import (
     signed_fields,
 )
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import AccessDenied, ConfigError, StoreDamaged, error_for
 from saturnmq.runtime.native import NativeRuntime
 
@@ -177,36 +182,103 @@ def test_listed_codes_are_not_checked(tmp_path: Path) -> None:
     run(body)
 
 
-def test_a_message_and_a_transaction_are_their_own_topics(tmp_path: Path) -> None:
-    """A request may name another topic than the one of the message that it asks for."""
+HALF = "UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+
+
+def end_of(half: Command) -> dict[str, Any]:
+    """The end of a transaction, which names another topic."""
+    return {
+        "producerGroup": "P",
+        "topic": "public",
+        "tranStateTableOffset": half.ext["queueOffset"],
+        "commitLogOffset": int(half.ext["msgId"][16:], 16),
+        "commitOrRollback": 8,
+    }
+
+
+def test_a_message_that_is_named_by_its_place_needs_its_own_topic(tmp_path: Path) -> None:
+    """A request names another topic beside it, or none."""
 
     async def body(runtime: NativeRuntime) -> None:
         broker = await started(runtime, checking(tmp_path))
         root, alice = await signing(runtime, broker, ROOT), await signing(runtime, broker, ALICE)
         await create_user(root, ALICE)
-        await allow(root, ALICE, "Topic:public")
+        await allow(root, ALICE, "Topic:public", "Group:G")
+        beat = {
+            "clientID": "c",
+            "producerDataSet": [],
+            "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}],
+        }
+        assert (await ask(alice, C.HEART_BEAT, {}, fastjson.dumps(beat))).code == 0
         for topic in ("secret", "public"):
-            half = "UNIQ_KEY\x01U\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02"
-            assert (await send(root, b"x", topic=topic)).code == 0
-            reply = await send(root, b"x", topic=topic, i=half, f=4)
-            assert reply.code == 0, reply.remark
-            physical = int(reply.ext["msgId"][16:], 16)
-            end = {
-                "producerGroup": "P",
-                "topic": "public",
-                "tranStateTableOffset": reply.ext["queueOffset"],
-                "commitLogOffset": physical,
-                "commitOrRollback": 8,
-            }
-            read = {"topic": "public", "offset": 0 if topic == "secret" else physical}
-            viewed = await ask(alice, C.VIEW_MESSAGE_BY_ID, read)
-            ended = await ask(alice, C.END_TRANSACTION, end)
+            sent = await send(root, b"x", topic=topic)
+            half = await send(root, b"x", topic=topic, i=HALF, f=4)
+            assert (sent.code, half.code) == (0, 0)
+            place = {"offset": int(sent.ext["msgId"][16:], 16), "group": "G", "topic": "public"}
+            direct = {"consumerGroup": "G", "clientId": "c", "msgId": sent.ext["msgId"]}
+            direct["topic"] = "public"
+            answers = [
+                await ask(alice, C.VIEW_MESSAGE_BY_ID, place),
+                await ask(alice, C.CONSUMER_SEND_MSG_BACK, place | {"delayLevel": 1}),
+                await ask(alice, C.END_TRANSACTION, end_of(half)),
+            ]
             if topic == "secret":
-                assert "Topic:secret" in told(viewed)
-                assert "Topic:secret" in told(ended)
+                answers.append(await ask(alice, C.CONSUME_MESSAGE_DIRECTLY, direct))
+                assert all("Topic:secret" in told(each) for each in answers)
             else:
-                assert "Topic:RMQ_SYS_TRANS_HALF_TOPIC" in told(viewed)
-                assert ended.code == 0, ended.remark
+                assert [each.code for each in answers] == [0, 0, 0], answers
+            view = {"offset": int(half.ext["msgId"][16:], 16)}
+            assert "HALF_TOPIC" in told(await ask(alice, C.VIEW_MESSAGE_BY_ID, view))
+        await broker.close()
+
+    run(body)
+
+
+def test_each_batch_of_a_request_needs_its_topic(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, checking(tmp_path))
+        root, alice = await signing(runtime, broker, ROOT), await signing(runtime, broker, ALICE)
+        await create_user(root, ALICE)
+        await allow(root, ALICE, "Topic:public")
+        item = bytearray()
+        encode_batch_item(item, b"x", b"")
+        names = ("public", "secret", "public")
+        parts = [BatchPart(name, 0, 0, 1, bytes(item)) for name in names]
+        ext = {"c": "TBW102", "d": 4}
+        reply = await ask(alice, C.SEND_BATCHES, ext, encode_parts(parts))
+        assert [each.code for each in decode_answers(reply.body, 3)] == [0, NO, 0]
+        assert "secret" not in broker.ground.context.topics
+        plain = await connected(runtime, broker)
+        assert "names no user" in told(await ask(plain, C.SEND_BATCHES, ext, encode_parts(parts)))
+        await broker.close()
+
+    run(body)
+
+
+def test_a_producer_is_asked_about_transactions_of_its_topics_only(tmp_path: Path) -> None:
+    """The question has the whole message, and anybody may call a group its own."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        settings = checking(tmp_path, transaction_timeout_ms=50, transaction_check_ms=50)
+        broker = await started(runtime, settings)
+        root = await signing(runtime, broker, ROOT)
+        await create_user(root, ALICE)
+        await allow(root, ALICE, "Topic:public")
+        asked: list[str] = []
+
+        def hear(_: Endpoint, command: Command) -> None:
+            asked.append(decode_frames(bytes(command.body), True)[0].topic)
+
+        host, port = split_address(broker.address)
+        alice = await connect(runtime, host, port, hear, credentials=ALICE)
+        beat = {"clientID": "c", "producerDataSet": [{"groupName": "P"}], "consumerDataSet": []}
+        assert (await ask(alice, C.HEART_BEAT, {}, fastjson.dumps(beat))).code == 0
+        for topic in ("secret", "public"):
+            assert (await send(root, b"x", topic=topic, i=HALF, f=4)).code == 0
+        await until(lambda: "public" in asked)
+        checks = broker.messaging.check_backs
+        await until(lambda: checks.unanswerable > 0)
+        assert "secret" not in asked
         await broker.close()
 
     run(body)

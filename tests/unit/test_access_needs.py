@@ -10,7 +10,6 @@ import pytest
 from saturnmq.broker.access.needs import RULES, needs_of
 from saturnmq.broker.handlers import requests
 from saturnmq.protocol import fastjson
-from saturnmq.protocol.batches import BatchPart, encode_parts
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.headers import HEADERS
 from saturnmq.protocol.remoting import Command
@@ -134,11 +133,6 @@ def test_every_request_that_is_served_has_a_rule() -> None:
 )
 def test_a_request_needs(code: int, ext: dict[str, Any], body: Any, expected: set[str]) -> None:
     assert needs(code, ext, body) == expected
-
-
-def test_each_batch_of_a_request_needs_its_topic() -> None:
-    parts = [BatchPart(name, 0, 0, 0, b"x") for name in ("a", "b", "a")]
-    assert needs(C.SEND_BATCHES, {}, encode_parts(parts)) == {"Pub of Topic:a", "Pub of Topic:b"}
 
 
 PULL = {"queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 0}
