@@ -44,7 +44,6 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import (
-    AccessDenied,
     MalformedFrame,
     NoPermission,
     SaturnError,
@@ -229,8 +228,6 @@ class TableSync:
             await self._copy(
                 endpoint, RequestCode.GET_ALL_ACCESS, self._c.access, self._take_access
             )
-        except AccessDenied:
-            raise
         except (NoPermission, UnsupportedRequest) as error:
             if not self._keeps_access:
                 log.warning(

@@ -19,8 +19,8 @@ The rules, in RocketMQ's terms (docs/internals/protocol.md 2.1, 6):
 - with `until_delivered` unpinned batches too are repeated until `delivery_timeout`, elsewhere if
   there is one
 - response codes 17 14 1 2 16 204 205 1500, time-outs and lost connections are retried, others fail
-  at once; 10 11 12 are stored messages with a warning and are handed to the caller as they are,
-  unless `retry_unless_stored`
+  at once, and 16 if it denies the user access; 10 11 12 are stored messages with a warning and are
+  handed to the caller as they are, unless `retry_unless_stored`
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
 from saturnmq.runtime.errors import (
+    AccessDenied,
     ClientClosed,
     ConnectFailed,
     ConnectionLost,
@@ -566,7 +567,7 @@ class Sender:
         if isinstance(error, TopicNotExist) and may_move:
             self.key_queues.withdraw(queue.topic, queue.broker_name)
         if (
-            error.code in RETRY_CODES
+            (error.code in RETRY_CODES and not isinstance(error, AccessDenied))
             or isinstance(error, (ConnectionLost, FlushDiskTimeout, RequestTimeout))
             or (isinstance(error, InvalidParameter) and may_move)
         ):

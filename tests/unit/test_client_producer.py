@@ -20,6 +20,7 @@ from saturnmq.protocol.batch import encode_batch
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.runtime.errors import (
+    AccessDenied,
     ConnectFailed,
     InSyncReplicasNotEnough,
     MessageIllegal,
@@ -392,6 +393,19 @@ def test_a_refusal_is_raised_at_once():
         assert sum(code == 320 for code, _ in cluster.brokers["a"].requests) == 1
 
     run(test)
+
+
+@pytest.mark.parametrize("remark", ["access denied: no rule", "User:a has no permission to access"])
+def test_an_access_that_is_denied_is_not_tried_again(remark):
+    async def test(cluster, producer):
+        for broker in cluster.brokers.values():
+            broker.answer = lambda cmd: (16, remark)
+        with pytest.raises(AccessDenied, match=remark):
+            await producer.send(Message("T", b"x"))
+        sends = sum(code == 320 for b in cluster.brokers.values() for code, _ in b.requests)
+        assert sends == 1
+
+    run(test, "a", "b")
 
 
 def test_a_failed_send_leaves_nothing_in_memory():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from access_rig import ALICE, CHECKING, NODES, ROOT
-from gateway_rig import Caller, Code, at_nameserver, served
+from gateway_rig import Caller, Code, at_nameserver, create_topic, served
 from hypothesis import given
 from hypothesis import strategies as st
 from saturnmq.broker.access.model import Acl, Action, Decision, PolicyType, Resource, Rule
@@ -15,8 +17,10 @@ from saturnmq.broker.access.table import super_user
 from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
 from saturnmq.gateway.callers import CALLER, Signatory, fields_of
+from saturnmq.gateway.topics import FreshFacts
 from saturnmq.protocol.credentials import ACCESS_KEY, DATE_TIME, SIGNATURE, Credentials
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.native import NativeRuntime
 from world_rig import World, run
 
 OPEN_TO_RIG = CHECKING | {"authentication_whitelist": ("17",)}  # it makes topics
@@ -137,17 +141,19 @@ def test_a_client_is_told_when_it_opens_its_stream() -> None:
     run(body)
 
 
-def test_the_gateways_own_work_needs_no_call() -> None:
-    """Facts about topics are asked for by the gateway, and shared by all callers."""
+def test_the_gateway_asks_for_itself_what_all_callers_share() -> None:
+    """The kind of a topic is a fact that the first caller's rules must not decide."""
 
     async def body(world: World) -> None:
         broker, caller = await checked(world)
-        rules(broker, ALICE, "Topic:T")
+        await create_topic(world, broker, "F", "FIFO")
+        rules(broker, ALICE, "Topic:F")
         caller.headers = signed(ALICE)
-        assert (await route(caller)).status.code == Code.OK, "Get of Topic:T is not needed"
-        other = Caller(world, caller.gateway, client_id="host@2@0@abc")
-        other.headers = signed(ROOT)
-        assert (await route(other)).status.code == Code.OK
+        found = await route(caller, "F")
+        assert found.status.code == Code.OK, "Get of Topic:F is not needed"
+        assert {kind for each in found.message_queues for kind in each.accept_message_types} == {
+            v2.MessageType.FIFO
+        }
 
     run(body)
 
@@ -199,3 +205,18 @@ def test_a_request_says_whose_it_is_or_the_nodes_own() -> None:
     plain = Command.request(11, {"topic": "T"})
     Signatory(None).sign(plain)
     assert plain.ext == {"topic": "T"}
+
+
+def test_a_fact_is_asked_for_in_nobodys_name() -> None:
+    """On a real loop a task has the context of the call that has started it."""
+
+    async def main() -> None:
+        async def find(name: str) -> tuple[str, Mapping[str, str] | None]:
+            return name, CALLER.get()
+
+        facts = FreshFacts(NativeRuntime(), find)
+        CALLER.set(fields_of(signed(ALICE)))
+        assert await facts.get("T") == ("T", None)
+        assert CALLER.get(), "the caller's own context is as it was"
+
+    asyncio.run(main())
