@@ -1062,7 +1062,7 @@ class Admin(Facade[admin.Admin]):
 
     def create_user(self, name: str, password: str, *, kind: str = "Normal") -> list[str]:
         """Create a user. `kind` is "Normal", or "Super" for one who may do everything.
-        NoPermission: there is one of this name.
+        NoPermission: there is another one of this name.
         """
         return self._wait(self._target.create_user(name, password, kind=kind))
 

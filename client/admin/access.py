@@ -111,7 +111,8 @@ class AccessAdmin:
         if info.get("password") == "":
             raise InvalidParameter(f"the password of user {name} is empty: give a text")
         body = fastjson.dumps({"username": name, **info})
-        return await self._change(brokers, code, {"username": name}, body)
+        # One that is there already, the same, is no error: it may have been made at some masters.
+        return await self._change(brokers, code, {"username": name, "saturnRepeated": "true"}, body)
 
     async def delete_user(self, brokers: BrokerGroups, name: str) -> list[str]:
         """Delete a user, with its rules."""

@@ -19,7 +19,7 @@ class AccessOperations(Operations):
 
     async def create_user(self, name: str, password: str, *, kind: str = "Normal") -> list[str]:
         """Create a user. `kind` is "Normal", or "Super" for one who may do everything.
-        NoPermission: there is one of this name."""
+        NoPermission: there is another one of this name."""
         changes = {"password": password, "userType": kind}
         return await self._access.set_user(
             RequestCode.AUTH_CREATE_USER, await self._broker_groups(), name, changes

@@ -133,14 +133,15 @@ def over(test: Callable[[Brokers, aio.Admin], Any]) -> None:
 def test_a_change_goes_to_every_master_as_rocketmqs_tools_send_it() -> None:
     async def test(brokers: Brokers, admin: aio.Admin) -> None:
         ann = {"username": "ann"}
+        repeated = {**ann, "saturnRepeated": "true"}
         assert await admin.create_user("ann", "hunter2") == ["a", "b", "c"]
         made = {**ann, "password": "hunter2", "userType": "Normal"}
-        assert brokers.sent(RequestCode.AUTH_CREATE_USER) == (ann, made)
+        assert brokers.sent(RequestCode.AUTH_CREATE_USER) == (repeated, made)
         await admin.create_user("ann", "hunter2", kind="super")
         assert brokers.sent(RequestCode.AUTH_CREATE_USER)[1]["userType"] == "Super"
         await admin.update_user("ann", status="Disable")
         changed = {**ann, "userStatus": "disable"}
-        assert brokers.sent(RequestCode.AUTH_UPDATE_USER) == (ann, changed)
+        assert brokers.sent(RequestCode.AUTH_UPDATE_USER) == (repeated, changed)
         assert await admin.delete_user("ann") == ["a", "b", "c"]
         assert brokers.sent(RequestCode.AUTH_DELETE_USER) == (ann, None)
 
