@@ -23,6 +23,7 @@ IN_PROCESS = {  # module of drills.fuzz, class
     "client": ("client", "ClientTarget"),
     "blocking": ("blocking", "Blocking"),
     "grpc": ("grpc_port", "GrpcPort"),
+    "access": ("access", "AccessTarget"),
 }
 TARGETS = (*PROCESSES, *IN_PROCESS)
 

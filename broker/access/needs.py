@@ -14,7 +14,7 @@ They are those of RocketMQ's DefaultAuthorizationContextBuilder, but for these:
   as groups are.
 
 Nodes that share a secret ask each other without users (`signing.py`). The state of a replica, which
-nameservers ask for, needs nothing, nor does a reply to a request that a client waits for.
+nameservers ask for, needs nothing, nor does a reply to the topic of replies.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ RULES: dict[RequestCode, Rule] = {
     _C.SEND_MESSAGE_V2: _topic(PUB),
     _C.SEND_BATCH_MESSAGE: _topic(PUB),
     _C.SEND_BATCHES: _nothing,  # `SendService.on_send_batches` looks at each batch
-    _C.SEND_REPLY_MESSAGE: _nothing,
+    _C.SEND_REPLY_MESSAGE: _nothing,  # `ReplyService.on_reply` looks at the topic
     _C.SEND_REPLY_MESSAGE_V2: _nothing,
     _C.RECALL_MESSAGE: _topic(PUB),
     _C.END_TRANSACTION: _nothing,  # `EndService.on_end` looks at the message

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from saturnmq.broker.access import needs
 from saturnmq.broker.commit.admission import Admission
-from saturnmq.broker.context import Context, answer
+from saturnmq.broker.context import Context, answer, judge
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.codes import RequestCode
@@ -21,6 +22,7 @@ from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.frame import TRANSACTION_MASK
 from saturnmq.protocol.ids import offset_message_id
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.topics import reply_topic
 from saturnmq.runtime.errors import MessageIllegal, SaturnError, SystemBusy, SystemError_
 from saturnmq.store.message_store import PendingMessage
 
@@ -42,6 +44,8 @@ class ReplyService:
 
     def on_reply(self, endpoint: Endpoint, request: Command, header: headers.ReplyHeader) -> None:
         self._admission.check_ready()
+        if header.topic != reply_topic(self._c.config.cluster_name):  # which is everybody's
+            judge(self._c, endpoint, request)(needs.topic(header.topic, needs.PUB))
         _, queue_id = self._admission.checked_queue(
             header.topic, header.queue_id, header.default_topic, header.default_queues
         )
