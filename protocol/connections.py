@@ -109,7 +109,7 @@ class Connections:
         self._handler = handler
         self._on_close = on_close
         self._read_frame = read_frame
-        self._turns = Turns(runtime)
+        self.turns = Turns(runtime)
         self._hosts: dict[Connection, str] = {}
         self._by_host: Counter[str] = Counter()
         self._refusing: dict[Connection, None] = {}
@@ -138,14 +138,14 @@ class Connections:
             self._handler,
             self._left,
             server=True,
-            turns=self._turns,
+            turns=self.turns,
             on_open=self._came,
             budget=self.part(),
             read_frame=self._read_frame,
         )
         if self.certificates is None:
             return endpoint
-        return TlsLink(self._runtime, endpoint, self.certificates)
+        return TlsLink(self._runtime, endpoint, self.certificates, self.turns)
 
     def accept_inside(
         self, peer_address: str, client: InnerClient, on_drop: Dropped

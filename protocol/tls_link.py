@@ -3,6 +3,9 @@
 A connection of plain text is handed over to its endpoint for good, so TLS costs it nothing. Under
 TLS the endpoint goes on as it is. The link is its transport, decrypts what comes and encrypts what
 leaves, in a memory BIO, because the first bytes are read before anybody knows what they are.
+
+A step of a handshake costs as much as many requests. So handshakes share a part of each turn of the
+loop (`runtime/turns.py`), and a connection whose step has to wait is not read meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from saturnmq.runtime.door import Runtime
+from saturnmq.runtime.turns import Turns
 
 from .endpoint import Endpoint
 from .remoting import Body
@@ -25,13 +29,17 @@ log = logging.getLogger(__name__)
 class TlsLink(asyncio.Protocol):
     """The protocol of the socket, and the transport of the endpoint."""
 
-    def __init__(self, runtime: Runtime, endpoint: Endpoint, certificates: Certificates) -> None:
+    def __init__(
+        self, runtime: Runtime, endpoint: Endpoint, certificates: Certificates, turns: Turns
+    ) -> None:
         self._runtime = runtime
+        self._turns = turns
         self._endpoint = endpoint
         self._certificates = certificates
         self._socket: asyncio.Transport
         self._tls: Tls | None = None
         self._is_plain = self._paused = False
+        self._unshaken = bytearray()  # of a handshake: what waits for its turn
         self._plain = bytearray()  # of what came: what the endpoint has not taken yet
         self._counted = 0
 
@@ -42,12 +50,27 @@ class TlsLink(asyncio.Protocol):
         self._endpoint.connection_made(cast(asyncio.BaseTransport, self))
 
     def data_received(self, data: bytes) -> None:
-        if self._tls is not None:
+        if self._tls is not None and self._tls.is_open:
             self._decrypt(self._tls, data)
-        elif self._is_plain or data[0] != HANDSHAKE:
+        elif self._is_plain or (self._tls is None and not self._unshaken and data[0] != HANDSHAKE):
             self._is_plain = True
             self._plain += data
             self._deliver()
+        else:
+            is_in_line = bool(self._unshaken)
+            self._unshaken += data
+            if not is_in_line and not self._turns.when_free(self._shake_hands):
+                self._socket.pause_reading()
+
+    def _shake_hands(self) -> None:
+        """One step of the handshake."""
+        if self._socket.is_closing():
+            return
+        data, self._unshaken = bytes(self._unshaken), bytearray()
+        if not self._paused:
+            self._socket.resume_reading()
+        if self._tls is not None:
+            self._decrypt(self._tls, data)
         elif (context := self._certificates()) is None:
             log.warning("%s speaks TLS: there is no certificate", self._endpoint.peer_address)
             self._socket.write(NO_TLS_ANSWER)

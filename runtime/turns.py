@@ -5,6 +5,9 @@ The first request of a read is handled at once. Those behind it, of all connecti
 TURN_S of a turn. Then the connections wait in line, and all other input is served before them. So a
 client with one request at a time waits for no flood, on however many connections.
 
+The steps of TLS handshakes share this time (`when_free`): one of them costs as much as many
+requests.
+
 A turn has further reads, too: libuv reads a socket up to 32 times in one, as long as each read
 fills the buffer that it is given. After such a read the connection has to wait if its turn is over.
 """
@@ -42,6 +45,14 @@ class Turns:
         """Call `go_on` in a later turn, after those in line."""
         self.is_over()  # this one has begun, so there is a next one
         self._line.append(go_on)
+
+    def when_free(self, step: Callable[[], None]) -> bool:
+        """Call `step` now, or in a later turn if this one is over; whether it was called now."""
+        if self.is_over():
+            self.wait(step)
+            return False
+        step()
+        return True
 
     def _next(self) -> None:
         self._until = 0.0

@@ -1,7 +1,8 @@
 """The socket of one connection to a gRPC port: plain text or TLS by its first bytes, the limits of
 connections, and the HTTP/2 behind it.
 
-TLS is ended here, by a memory BIO: the first bytes are read before anybody knows what they are.
+TLS is ended here, by a memory BIO: the first bytes are read before anybody knows what they are. The
+steps of handshakes share turns with those of Remoting (`protocol/tls_link.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class GrpcSocket(asyncio.Protocol):
         self.closed = False
         self.last_received = runtime.monotonic()
         self._transport: Transport | None = None
-        self._start = bytearray()  # before its kind is known
+        self._start = bytearray()  # before its kind is known, or its handshake has a turn
+        self._is_in_line = False  # for a turn of its handshake
         self._tls: Tls | None = None
         self._opening_since = 0.0  # 0: it speaks HTTP/2 by now
         self._is_judged = self._is_started = False
@@ -80,29 +82,33 @@ class GrpcSocket(asyncio.Protocol):
         self.last_received = self._runtime.monotonic()
         if self.closed:
             return
-        if self._tls is not None:
+        if self._is_started:
             self._decrypt(data)
-        elif self._is_judged:
+        elif self._is_judged and self._tls is None:
             self._plain(data)
         else:
             self._start += data
-            self._open()
+            if not self._is_judged:
+                self._open()
+            elif not self._is_in_line:
+                self._shake_hands_in_turn()
 
     def _open(self) -> None:
         kind = judge(self._start)
         if kind is Opening.UNFINISHED:
             self._count()
             return
-        start, self._start = bytes(self._start), bytearray()
         context = self._tls_context() if kind is Opening.TLS else None
         self._is_judged = True
+        if context is not None:
+            self._tls = Tls(context)
+            self.budget.hold(SESSION_BYTES)
+            self._shake_hands_in_turn()
+            return
+        start, self._start = bytes(self._start), bytearray()
         if kind is Opening.PLAIN:
             self.http2.start()
             self._plain(start)
-        elif context is not None:
-            self._tls = Tls(context)
-            self.budget.hold(SESSION_BYTES)
-            self._decrypt(start)
         else:
             assert self._transport is not None, "bytes come from a transport"
             self._on_refused(self.peer_address, kind)
@@ -111,6 +117,23 @@ class GrpcSocket(asyncio.Protocol):
             elif kind is Opening.TLS:
                 self._transport.write(NO_TLS_ANSWER)
             self.close(f"it speaks {kind.value}")
+
+    def _shake_hands_in_turn(self) -> None:
+        assert self._transport is not None, "bytes come from a transport"
+        self._is_in_line = True
+        if not self._connections.turns.when_free(self._shake_hands):
+            self._count()
+            self._transport.pause_reading()
+
+    def _shake_hands(self) -> None:
+        """One step of the handshake."""
+        self._is_in_line = False
+        if self.closed or self._transport is None:
+            return
+        if not self._unread_since:
+            self._transport.resume_reading()
+        start, self._start = bytes(self._start), bytearray()
+        self._decrypt(start)
 
     def _decrypt(self, data: bytes) -> None:
         assert self._tls is not None, "it speaks TLS"
