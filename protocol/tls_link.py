@@ -114,12 +114,16 @@ class TlsLink(asyncio.Protocol):
             endpoint.use(self._socket)
 
     def _go_on(self) -> None:
+        if self._socket.is_closing():
+            return
         self._deliver()
         if not self._paused:
             self._socket.resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._endpoint.connection_lost(exc)
+        # Cut the cycle between the two: a node's collector would never free it (`cli/garbage.py`).
+        del self._endpoint
 
     def pause_writing(self) -> None:
         self._endpoint.pause_writing()

@@ -82,10 +82,7 @@ class Http2Connection:
         self._broken = 0
         self._settings = (0, 0.0)  # how many frames came in this second, and its begin
         self._out: list[bytes] = []
-        self._in_batch = False
-        self._flush_due = False
-        self._leaving = False
-        self._is_paused = False
+        self._in_batch = self._flush_due = self._leaving = self._is_paused = False
 
     # reading
 
@@ -481,6 +478,8 @@ class Http2Connection:
             self._over(stream)
             if stream.task is not None:
                 stream.task.cancel()
+        # Cut the cycle with their owner: a node's collector never frees it (`cli/garbage.py`).
+        self._send, self._begin = lambda _: None, lambda _: None
 
     def _put(self, data: bytes) -> None:
         self._out.append(data)

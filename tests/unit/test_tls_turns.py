@@ -1,10 +1,12 @@
-"""Many connections over TLS: their handshakes share the turns of a node's loop. Both kinds of port
-take part, of Remoting and of gRPC."""
+"""Many connections over TLS: their handshakes share the turns of a node's loop, and they leave
+nothing behind. Both kinds of port take part, of Remoting and of gRPC."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
+import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,12 +15,19 @@ import pytest
 from limits_rig import Served, ask, run
 from saturnmq.gateway.certificates import Certificate, self_signed
 from saturnmq.gateway.door import Door
+from saturnmq.gateway.http2.connection import Http2Connection
+from saturnmq.gateway.http2.socket_side import GrpcSocket
+from saturnmq.gateway.opening import PREFACE
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.tls import Tls
+from saturnmq.protocol.tls_link import TlsLink
 from saturnmq.runtime import turns
 from saturnmq.runtime.door import split_address
 from tls_rig import client_hello
 
 CLIENTS = 20
+SETTINGS = bytes.fromhex("000000 04 00 00000000")  # an empty frame of settings
+KINDS = (TlsLink, GrpcSocket, Http2Connection, Tls)
 
 
 @pytest.fixture(scope="module")
@@ -89,3 +98,44 @@ def test_a_turn_of_the_loop_that_is_over_does_one_step_of_all_handshakes(
             each.close()
 
     run_both(pem, body)
+
+
+def test_a_connection_that_ends_leaves_nothing_that_only_a_collection_frees(pem: str) -> None:
+    """Nodes free no cycle that has lived through a collection (`cli/garbage.py`)."""
+    trusting = ssl.create_default_context(cafile=pem)
+    trusting.set_alpn_protocols(["h2"])
+
+    def left() -> Counter[str]:
+        found = gc.get_objects()
+        return Counter(
+            type(each).__name__
+            for each in found
+            if isinstance(each, KINDS)
+            or (isinstance(each, Endpoint) and each.closed and each._turns is not None)
+        )
+
+    async def body(server: Served, grpc_address: tuple[str, int]) -> None:
+        client = Endpoint(server.runtime, None)
+        await server.runtime.connect(*server.address, client, tls=trusting)
+        assert (await ask(client)).code == 0
+        client.close()
+        for tls in (None, trusting):
+            reader, writer = await asyncio.open_connection(*grpc_address, ssl=tls)
+            writer.write(PREFACE + SETTINGS)
+            assert await reader.readexactly(9), "a frame of settings"
+            writer.close()
+        for address in (server.address, grpc_address):  # left in the middle
+            reader, writer = await asyncio.open_connection(*address)
+            writer.write(client_hello())
+            assert await reader.readexactly(1)
+            writer.close()
+        await server.until(lambda: not len(server.all))
+        server.closed.clear()
+        await server.until(lambda: not left())
+
+    gc.collect()
+    gc.disable()
+    try:
+        run_both(pem, body)
+    finally:
+        gc.enable()
