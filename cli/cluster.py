@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from saturnmq._version import VERSION
 from saturnmq.cli import node_environment
-from saturnmq.cli.grpc_gateway import TlsMode
+from saturnmq.cli.grpc_gateway import TLS_HELP, TlsMode
 from saturnmq.cli.launcher import LauncherError, LocalCluster, Settings, default_data
 from saturnmq.cli.output import AsJson, DryRun, emit, fail, shared_secret, table
 from saturnmq.runtime.door import split_addresses
@@ -53,9 +53,7 @@ def up(
         str | None,
         typer.Option(metavar="HOST:PORT,...", help="Elect through this etcd, and start none."),
     ] = None,
-    tls: Annotated[
-        TlsMode, typer.Option(help="TLS for gRPC: auto = self-signed certificates, off = none.")
-    ] = TlsMode.AUTO,
+    tls: Annotated[TlsMode, typer.Option(envvar="SATURNMQ_TLS", help=TLS_HELP)] = TlsMode.AUTO,
     options: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A key of broker.toml for every broker."),

@@ -8,13 +8,14 @@ from dataclasses import fields
 
 
 def without(keys: Iterable[str]) -> dict[str, str]:
-    """This process's environment, less the variables of these keys of a broker's configuration:
-    they would go before it, and a shell may have them for another broker."""
+    """This process's environment, less the variables of these keys of a broker's configuration, and
+    those of options that the cluster decides: they would go before it, and a shell may have them
+    for another broker."""
     from saturnmq.broker.config import BrokerConfig
     from saturnmq.store.config import StoreConfig
 
     given = frozenset(keys)
-    left_out = {"SATURNMQ_PROCESSES"} | {
+    left_out = {"SATURNMQ_PROCESSES", "SATURNMQ_TLS"} | {
         f"SATURNMQ_{each.name.upper()}"
         for each in (*fields(BrokerConfig), *fields(StoreConfig))
         if given & {each.name, each.metadata.get("key")}

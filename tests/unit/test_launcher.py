@@ -19,6 +19,7 @@ from saturnmq.cli.launcher import STATE_FILE, LauncherError, LocalCluster, Node,
 from saturnmq.cli.main import app
 from saturnmq.gateway.certificates import self_signed
 from saturnmq.runtime.errors import ConfigError
+from tls_rig import spoken
 from typer.testing import CliRunner
 
 HOST = "127.0.0.1"
@@ -109,7 +110,7 @@ def test_a_shell_that_has_the_settings_of_another_broker_does_not_change_a_clust
 ) -> None:
     another = {"ROOT": str(tmp_path / "other"), "PORT": "1", "ROLE": "SLAVE", "BROKER_NAME": "b"}
     another |= {"FLUSH_DISK_TYPE": "ASYNC_FLUSH", "NAMESERVERS": "127.0.0.1:1", "PROCESSES": "2"}
-    another |= {"TRANSACTION_CHECK_MAX": "7", "TIMER_MAX_DELAY_S": "9"}
+    another |= {"TRANSACTION_CHECK_MAX": "7", "TIMER_MAX_DELAY_S": "9", "TLS": "off"}
     for name, value in another.items():
         monkeypatch.setenv(f"SATURNMQ_{name}", value)
     settings = Settings(flush="sync", broker_options={"transactionCheckMax": 5})
@@ -119,11 +120,28 @@ def test_a_shell_that_has_the_settings_of_another_broker_does_not_change_a_clust
         assert node.registers_as() == node.address
         with Admin(cluster.nameservers) as admin:
             told = admin.broker_settings(node.address)
+        assert [spoken(each) for each in (node.address, cluster.nameservers[0])] == ["h2", "h2"]
     finally:
         cluster.down()
     assert (told["flushDiskType"], told["transactionCheckMax"]) == ("SYNC_FLUSH", "5")
     assert told["timerMaxDelaySec"] == "9", "the cluster leaves it to the environment"
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("given", [[], ["--tls=auto"]], ids=["alone", "with --tls"])
+def test_a_cluster_has_the_tls_of_the_environment_unless_it_is_told(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Settings] = []
+
+    def up(root: Path, settings: Settings, **_: Any) -> None:
+        asked.append(settings)
+        raise LauncherError("enough")
+
+    monkeypatch.setattr(LocalCluster, "up", up)
+    arguments = ["cluster", "up", f"--data={tmp_path}", *given]
+    CliRunner().invoke(app, arguments, env={"SATURNMQ_TLS": "off"})
+    assert [each.tls for each in asked] == ["auto" if given else "off"]
 
 
 def test_a_node_of_ipv6_has_an_address_that_says_where_its_port_begins(tmp_path: Path) -> None:
