@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -15,12 +14,11 @@ from saturnmq.runtime.door import EXPOSED, is_loopback, join_address, split_addr
 from saturnmq.runtime.errors import ConfigError
 
 if TYPE_CHECKING:
-    import ssl
-
     from saturnmq.gateway.door import Door
     from saturnmq.gateway.gateway import Gateway
     from saturnmq.gateway.node import GatewayNode
     from saturnmq.protocol.connections import Connections
+    from saturnmq.protocol.tls import Certificates
     from saturnmq.runtime.native import NativeRuntime
 
 log = logging.getLogger(__name__)
@@ -52,9 +50,9 @@ class TlsSettings:
     is_self_signed: bool
     directory: Path | None  # of the self-signed certificate; None: it is kept in memory
 
-    def certificate_of(self, host: str) -> Callable[[], ssl.SSLContext | None]:
-        """The certificate of a node at `host`, for each new connection; None: there is no TLS.
-        Blocking. ConfigError: the files of the operator cannot be used."""
+    def certificate_of(self, host: str) -> Certificates:
+        """The certificate of a node at `host`. Blocking. ConfigError: the files of the
+        operator cannot be used."""
         from saturnmq.gateway.certificates import Certificate, self_signed, temporary
 
         if self.certificate:
@@ -92,22 +90,26 @@ class NodeGateway:
         self._port = port
         self._connections = connections
         self._tls = tls
+        self._certificates: Certificates | None = None
         self._door: Door | None = None
         self._gateway: Gateway | None = None
         self.address = ""  # as clients are told; empty if there is none
         if port != OFF:
             importlib.import_module("saturnmq.gateway.door")  # before the loop has work
 
-    def check(self) -> None:
-        """ConfigError: it could not serve with the certificate of the operator. Blocking."""
+    def read_certificate(self) -> None:
+        """Read the certificate of the operator, before the start. Blocking. ConfigError: it cannot
+        serve with it."""
         if self._tls.certificate:
-            self._tls.certificate_of(self._host)
+            self._certificates = self._tls.certificate_of(self._host)
 
     async def start(self) -> None:
         """Serve. A port that is not free is told, and the node serves Remoting alone: two nodes of
         one machine may have the usual port. The ports of Remoting take TLS by then, too."""
         runtime = self._runtime
-        certificates = await runtime.run_blocking(self._tls.certificate_of, self._node.host)
+        certificates = self._certificates
+        if certificates is None:  # a self-signed one names the host that clients are told
+            certificates = await runtime.run_blocking(self._tls.certificate_of, self._node.host)
         if certificates() is not None:
             self._connections.certificates = certificates
         if self._port == OFF:

@@ -366,7 +366,8 @@ def _serve(
             loop.add_signal_handler(number, stop.set)
         server = build(runtime)
         gateway = gateway_of(runtime, server)
-        gateway.check()  # while nothing serves, and nothing is ended, that it would take along
+        # While nothing serves, and nothing is ended, that it would take along.
+        gateway.read_certificate()
         if relieves:
             pid, _, started = relieves.partition(":")
             relieve(int(pid), int(started))

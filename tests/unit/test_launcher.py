@@ -3,12 +3,13 @@ none runs on that nobody can stop."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import threading
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from saturnmq import Admin
@@ -18,7 +19,10 @@ from saturnmq.cli.grpc_gateway import OFF, NodeGateway, TlsSettings
 from saturnmq.cli.launcher import STATE_FILE, LauncherError, LocalCluster, Node, Settings
 from saturnmq.cli.main import app
 from saturnmq.gateway.certificates import self_signed
+from saturnmq.protocol.connections import Connections
+from saturnmq.protocol.limits import Limits
 from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.native import NativeRuntime
 from tls_rig import spoken
 from typer.testing import CliRunner
 
@@ -215,7 +219,26 @@ def test_a_certificate_is_read_before_the_start_also_without_a_port_of_grpc(tmp_
     nobody: Any = None
     settings = TlsSettings(none, none, is_self_signed=False, directory=None)
     with pytest.raises(ConfigError, match="tlsCertPath"):
-        NodeGateway(nobody, nobody, nobody, HOST, OFF, settings).check()
+        NodeGateway(nobody, nobody, nobody, HOST, OFF, settings).read_certificate()
+
+
+def test_a_certificate_is_read_once_at_a_start(tmp_path: Path) -> None:
+    """Its files may change while the node before is relieved."""
+    file = self_signed(tmp_path / "tls", [HOST])
+    settings = TlsSettings(str(file), str(file), is_self_signed=False, directory=None)
+
+    async def start() -> None:
+        runtime, nobody = NativeRuntime(), cast(Any, None)
+        connections = Connections(runtime, Limits(), nobody, nobody)
+        gateway = NodeGateway(runtime, nobody, connections, HOST, OFF, settings)
+        gateway.read_certificate()
+        file.unlink()
+        await gateway.start()
+        assert connections.certificates is not None
+        assert connections.certificates() is not None
+        runtime.close()
+
+    asyncio.run(start())
 
 
 def test_a_process_that_ended_before_its_start_time_was_read_is_not_alive(tmp_path: Path) -> None:
