@@ -162,6 +162,9 @@ class Sender:
 
     def _place(self, lane: Lane, *, whole: bool) -> MessageQueue | None:
         """The queue for a batch now, or None if it has to wait (something will pump again)."""
+        if not self._has_route(lane):
+            self._resolve(lane)
+            return None
         if lane.pinned is not None:
             if lane.in_flight or (lane.pinned.chosen and self.leftovers.hold_back(lane)):
                 return None
@@ -171,11 +174,7 @@ class Sender:
                 return None
             return bound_to
         queues = self.core.publish_queues(lane.topic)
-        if not queues:
-            self._resolve(lane)
-            return None
         limit = self.options.in_flight if whole else 1
-        in_flight = lane.in_flight
         now = self.runtime.monotonic()
         count = len(queues)
         start = lane.next_queue
@@ -186,7 +185,7 @@ class Sender:
             if (
                 name not in crowded
                 and self.faults.available(name, now)
-                and in_flight.get(name, 0) < limit
+                and lane.in_flight.get(name, 0) < limit
             ):
                 if whole or self._carriers.has_room(name):
                     lane.next_queue = (start + step + 1) % count
@@ -196,6 +195,12 @@ class Sender:
             self._carriers.stand_in_line(lane, crowded)
             return None
         return self._least_bad(lane, queues, limit)
+
+    def _has_route(self, lane: Lane) -> bool:
+        """Whether the lane has a queue; the one that batches are pinned to may be away for now."""
+        if lane.pinned is not None:
+            return self.core.routes.route(lane.topic) is not None
+        return bool(self.core.publish_queues(lane.topic))
 
     def _bound_to(self, pin: Pin) -> MessageQueue:
         """The pin's queue, or its replacement if the queue is gone."""
@@ -265,14 +270,14 @@ class Sender:
         self.accumulator.fail_lane(lane, error)
 
     async def _resolve_lane(self, lane: Lane) -> None:
-        """Find a writable route for the lane, or fail the batches in it."""
+        """Find a route for the lane, or fail the batches in it."""
         deadline = self.runtime.monotonic() + self._patience(lane)
         error: SaturnError
         while True:
             try:
                 known = self.core.routes.route(lane.topic) is not None
                 await self.core.route(lane.topic, refresh=known, create=True)
-                if self.core.publish_queues(lane.topic):
+                if self._has_route(lane):
                     lane.resolving = False
                     self.pump_lane(lane)
                     return
@@ -512,11 +517,8 @@ class Sender:
         )
 
     def queue_now(self, lane: Lane) -> MessageQueue | None:
-        """A queue for an idle lane, for a caller on any thread; None if something must be found
-        first."""
-        if lane.pinned is None and not self.core.publish_queues(lane.topic):
-            return None
-        return self._place(lane, whole=True)
+        """A queue for an idle lane, for a caller on any thread; None: it has to wait."""
+        return self._place(lane, whole=True) if self._has_route(lane) else None
 
     def take_over(
         self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError | None

@@ -588,22 +588,33 @@ def test_a_topic_without_a_route_is_asked_for_until_it_has_one(cluster: Make) ->
     assert world.outcome(handle) is SendStatus.OK
 
 
+@pytest.mark.parametrize("pinned", [None, A0])
 @pytest.mark.parametrize(
     ("error", "lasts_s"),
     [(None, 3.0), (ConnectionLost("no nameserver"), 3.0), (TopicNotExist("no T"), 0.0)],
 )
 def test_a_send_without_a_route_ends_with_the_reason(
-    cluster: Make, error: SaturnError | None, lasts_s: float
+    cluster: Make, error: SaturnError | None, lasts_s: float, pinned: MessageQueue | None
 ) -> None:
-    world = cluster({}, send_timeout=1.0, retries=2)
+    world = cluster({}, send_timeout=1.0, retries=2, delivery_timeout=3.0)
     world.route_error = error
     for _ in range(2):
         began = world.now
-        found = world.outcome(world.send())
+        found = world.outcome(world.send(pinned))
         assert lasts_s <= world.now - began <= lasts_s + 0.21
         assert found is error or isinstance(found, RouteNotFound)
         assert error is not None or "has no writable queue" in str(found)
     assert world.idle()
+
+
+def test_a_pinned_send_waits_for_the_route_of_its_topic(cluster: Make) -> None:
+    world = cluster({})
+    handle = world.send(A0)
+    world.run(0.5)
+    assert (world.sent, all(world.created)) == ([], True)
+    world.change({"a": 1})
+    assert world.outcome(handle) is SendStatus.OK
+    assert world.now < 1.0
 
 
 @pytest.mark.parametrize("what", ["sender", "core"])
