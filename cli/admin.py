@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from saturnmq.cli.each_broker import EachBroker, nodes
+from saturnmq.cli.each_server import EachServer, nodes
 from saturnmq.cli.kv import kv_app
 from saturnmq.cli.launcher import LauncherError, LocalCluster, default_data
 from saturnmq.cli.output import (
@@ -19,6 +19,7 @@ from saturnmq.cli.output import (
     AsJson,
     DryRun,
     Nameserver,
+    addresses,
     emit,
     pairs,
     table,
@@ -142,7 +143,7 @@ def clean(
     """Delete expired segments now, not only at the hour of deletion (deleteWhen)."""
     with admin(nameserver) as client:
         delete = client.delete_unused if unused else client.delete_expired
-        asked = EachBroker(client, broker, delete)
+        asked = EachServer.of_brokers(client, broker, delete)
     if as_json:
         emit(list(asked.found))
     elif asked.found:
@@ -156,7 +157,7 @@ def settings(
 ) -> None:
     """Show the settings of each broker, as it runs now."""
     with admin(nameserver) as client:
-        asked = EachBroker(client, broker, client.broker_settings)
+        asked = EachServer.of_brokers(client, broker, client.broker_settings)
     _tell_settings(asked.found, as_json)
     asked.end()
 
@@ -191,12 +192,14 @@ def set_(
     """
     changes = _changes(settings)
     with admin(nameserver) as client:
-        asked = EachBroker(client, broker, lambda address: client.change_settings(address, changes))
-    addresses = list(asked.found)
+        asked = EachServer.of_brokers(
+            client, broker, lambda address: client.change_settings(address, changes)
+        )
+    changed = list(asked.found)
     if as_json:
-        emit({"settings": changes, "brokers": addresses})
-    elif addresses:
-        print(f"changed {', '.join(changes)} on {len(addresses)} brokers: {', '.join(addresses)}")
+        emit({"settings": changes, "brokers": changed})
+    elif changed:
+        print(f"changed {', '.join(changes)} on {len(changed)} brokers: {', '.join(changed)}")
     asked.end()
 
 
@@ -205,9 +208,14 @@ def nameserver_settings(
     nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson = False
 ) -> None:
     """Show the settings of each nameserver, as it runs now."""
-    with admin(nameserver) as client:
-        found = client.nameserver_settings()
-    _tell_settings(found, as_json)
+
+    def ask(address: str) -> dict[str, str]:
+        with admin(address) as client:
+            return dict(client.nameserver_settings()[address])
+
+    asked = EachServer("nameservers", addresses(nameserver), ask)
+    _tell_settings(asked.found, as_json)
+    asked.end()
 
 
 @app.command("nameserver-set")
@@ -216,13 +224,18 @@ def nameserver_set(
 ) -> None:
     """Change settings of running nameservers, of each that is given, until they stop."""
     changes = _changes(settings)
-    with admin(nameserver) as client:
-        client.change_nameserver_settings(changes)
-        addresses = client.nameserver_settings().keys()
+
+    def change(address: str) -> None:
+        with admin(address) as client:
+            client.change_nameserver_settings(changes)
+
+    asked = EachServer("nameservers", addresses(nameserver), change)
+    changed = list(asked.found)
     if as_json:
-        emit({"settings": changes, "nameservers": list(addresses)})
-    else:
-        print(f"changed {', '.join(changes)} on {', '.join(addresses)}")
+        emit({"settings": changes, "nameservers": changed})
+    elif changed:
+        print(f"changed {', '.join(changes)} on {', '.join(changed)}")
+    asked.end()
 
 
 @app.command()

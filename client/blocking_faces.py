@@ -843,7 +843,7 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.offset_by_time(queue, timestamp_ms, boundary))
 
     def cluster(self) -> list[BrokerNode]:
-        """Every broker that the nameserver knows."""
+        """Every broker that any nameserver knows."""
         return self._wait(self._target.cluster())
 
     def replicas(self, group: str | None = None) -> list[Replica]:
@@ -948,7 +948,8 @@ class Admin(Facade[admin.Admin]):
 
     def nameserver_settings(self) -> dict[str, dict[str, str]]:
         """All settings of each nameserver, by its address and RocketMQ's key. A nameserver answers
-        for RocketMQ's controller as well, with the same settings.
+        for RocketMQ's controller as well, with the same settings. If one does not answer, its error
+        is raised when all were asked.
         """
         return self._wait(self._target.nameserver_settings())
 

@@ -1,7 +1,9 @@
-"""The brokers and the topics that a nameserver knows (codes 106 and 206)."""
+"""The brokers and the topics that nameservers know (codes 106 and 206)."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -9,8 +11,12 @@ from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked, topics
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import brokers_in
-from saturnmq.runtime.errors import RouteNotFound
+from saturnmq.protocol.route import BrokerData, brokers_in
+from saturnmq.runtime.errors import RouteNotFound, SaturnError
+
+log = logging.getLogger(__name__)
+
+OTHERS_S = 1.0  # for the answers of nameservers that are not in use
 
 
 class BrokerNode(NamedTuple):
@@ -68,14 +74,33 @@ def groups_in(nodes: Iterable[BrokerNode]) -> BrokerGroups:
 
 
 async def nodes_of(core: ClientCore, timeout_s: float | None = None) -> list[BrokerNode]:
-    """Every broker that the nameserver knows."""
+    """Every broker that any nameserver knows: one may have been away when a broker registered. If
+    two disagree, the one in use is right."""
     command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-    brokers = await core.ask_nameserver(command, brokers_in, timeout_s)
-    return sorted(
-        BrokerNode(data.cluster, data.broker_name, broker_id, address)
-        for data in brokers
-        for broker_id, address in data.addresses.items()
-    )
+    answers = [await core.ask_nameserver(command, brokers_in, timeout_s)]
+    others = [each for each in core.nameservers if each != core.nameserver_in_use]
+    answers += await asyncio.gather(*(_brokers_at(core, each) for each in others))
+    found: dict[tuple[str, int], BrokerNode] = {}
+    known: set[str] = set()
+    for brokers in answers:
+        for data in brokers:
+            for broker_id, address in data.addresses.items():
+                if (data.broker_name, broker_id) not in found and address not in known:
+                    node = BrokerNode(data.cluster, data.broker_name, broker_id, address)
+                    found[data.broker_name, broker_id] = node
+                    known.add(address)
+    return sorted(found.values())
+
+
+async def _brokers_at(core: ClientCore, nameserver: str) -> list[BrokerData]:
+    """The brokers that this nameserver knows; none if it does not answer soon."""
+    command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+    try:
+        async with asyncio.timeout(OTHERS_S):
+            return brokers_in(await core.invoke(nameserver, command, OTHERS_S))
+    except (SaturnError, TimeoutError) as error:
+        log.debug("nameserver %s does not tell its brokers: %s", nameserver, error)
+        return []
 
 
 async def topics_of(core: ClientCore, timeout_s: float | None = None) -> list[str]:

@@ -233,6 +233,11 @@ class ClientCore:
         `read` finds the answer malformed, the next ones are asked in turn."""
         return await self._rotation.ask(cmd, read, timeout_s, ok)
 
+    @property
+    def nameserver_in_use(self) -> str:
+        """The address of the nameserver that is asked first."""
+        return self._rotation.current
+
     def _connection_opened(self, address: str) -> None:
         self._heartbeats.on_open(address)
 

@@ -19,7 +19,7 @@ class ClusterOperations(Operations):
     """The operations of an Admin on the servers of a cluster."""
 
     async def cluster(self) -> list[BrokerNode]:
-        """Every broker that the nameserver knows."""
+        """Every broker that any nameserver knows."""
         return await nodes_of(self.core, self.timeout)
 
     async def replicas(self, group: str | None = None) -> list[Replica]:
@@ -133,7 +133,8 @@ class ClusterOperations(Operations):
 
     async def nameserver_settings(self) -> dict[str, dict[str, str]]:
         """All settings of each nameserver, by its address and RocketMQ's key. A nameserver answers
-        for RocketMQ's controller as well, with the same settings."""
+        for RocketMQ's controller as well, with the same settings. If one does not answer, its error
+        is raised when all were asked."""
         return await self._nameservers.settings()
 
     async def change_nameserver_settings(self, settings: Mapping[str, str]) -> None:

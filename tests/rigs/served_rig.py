@@ -24,15 +24,14 @@ def served(
     order_messages: bool = False,
     **changes: Any,
 ) -> Iterator[str]:
-    """The nameserver's address; `changes` are settings of the broker, `broker-a`, which may have a
-    runtime of its own. With `certificates` both take TLS."""
+    """The nameserver's address; `changes` are settings of the broker, called `broker-a` without
+    them, which may have a runtime of its own. With `certificates` both take TLS."""
     thread = LoopThread("servers")
     nameserver = NameServer(thread.runtime, port=0, order_messages=order_messages)
     try:
         thread.run(nameserver.start())
-        settings = config(
-            root, broker_name="broker-a", nameservers=(nameserver.address,), **changes
-        )
+        changes = {"broker_name": "broker-a", **changes}
+        settings = config(root, nameservers=(nameserver.address,), **changes)
         runtime = thread.call(make_runtime) if make_runtime else thread.runtime
         broker = thread.run(started(runtime, settings))
         nameserver.connections.certificates = broker.connections.certificates = certificates

@@ -151,6 +151,36 @@ def test_settings_of_running_nameservers_are_shown_and_changed(
     assert SCAN in run("admin", "nameserver-settings")[1]
 
 
+def test_a_nameserver_that_is_away_hides_no_settings_of_the_others(
+    tmp_path: Path, run: Run
+) -> None:
+    with served(tmp_path / "a") as first, served(tmp_path / "b") as second:
+        given = ("--nameserver", f"{first},127.0.0.1:1,{second}")
+        for command in (("nameserver-set", f"{SCAN}=8000"), ("nameserver-settings", "--json")):
+            status, told, refused = run("admin", *command, *given)
+            assert (status, first in told, second in told) == (1, True, True)
+            assert "1 of 3 nameservers did not do it: 127.0.0.1:1: " in refused
+        assert {values[SCAN] for values in json.loads(told).values()} == {"8000"}
+
+
+def test_a_broker_that_one_nameserver_knows_counts_whichever_is_in_use(tmp_path: Path) -> None:
+    with (
+        served(tmp_path / "a") as first,
+        served(tmp_path / "b", broker_name="broker-b") as second,
+        served(tmp_path / "c") as third,
+    ):
+        where = {}
+        for each in (first, second, third):
+            with Admin(each) as admin:
+                [node] = admin.cluster()
+            where[each] = node.address
+        for wanted, others in ((first, (second, third)), (third, (second, first))):
+            with Admin([wanted, *others, "127.0.0.1:1"]) as admin:
+                admin._target.core._rotation._at = 0
+                found = {node.broker_name: node.address for node in admin.cluster()}
+            assert found == {"broker-a": where[wanted], "broker-b": where[second]}
+
+
 def test_a_probe_tells_whether_a_broker_takes_messages(admin: Admin, run: Run) -> None:
     probe = admin.probe("broker-a")
     assert (probe.broker_name, probe.status) == ("broker-a", SendStatus.OK)
