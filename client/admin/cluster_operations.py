@@ -66,8 +66,10 @@ class ClusterOperations(Operations):
         """Hand over each group that a node leads, so that it can be stopped: `node` is an address,
         a host (all brokers on it), or an id that only one broker has.
 
-        NoPermission says why one of the groups cannot be handed over; then nothing has changed.
-        `risk` says what the stop of the node costs nevertheless.
+        NoPermission says why one of the groups cannot be handed over; then nothing has changed. A
+        group that fails nevertheless, because a node ends or falls behind meanwhile, ends the
+        drain: the groups before it stay handed over, and the error names them. `risk` says what
+        the stop of the node costs nevertheless.
         """
         return await Succession(self.core, timeout_s=timeout).drain(node)
 

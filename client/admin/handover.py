@@ -10,6 +10,7 @@ ahead.
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -104,16 +105,22 @@ class Succession:
             master = leader(group)
             leads = master is not None and master.address == member.address
             planned.append((member, group, master, leads))
-        # Either all of the groups can be handed over, or none is.
+        # None is handed over unless each of them can be.
         successors = [
             await self.successor(group, avoid) if leads else master
             for _, group, master, leads in planned
         ]
-        drained = []
+        drained: list[Drained] = []
         for (member, group, _, leads), master in zip(planned, successors, strict=True):
             now = group
             if leads and master is not None and not preview:
-                await self._promoter(member.group).hand_over(group, master)
+                try:
+                    await self._promoter(member.group).hand_over(group, master)
+                except SaturnError as error:
+                    over = [f"{each.group} to {each.master}" for each in drained if each.led]
+                    if not over:
+                        raise
+                    raise _half_way(error, member, over) from error
                 now = await self._settled(member.group, member.address, master.address)
             address = master.address if master is not None else ""
             risk = _risk(now, avoid, address)
@@ -174,6 +181,16 @@ def find_nodes(members: Sequence[Replica], node: str) -> list[Replica]:
                 f"{member.error}"
             )
     return found
+
+
+def _half_way(error: SaturnError, member: Replica, over: Sequence[str]) -> SaturnError:
+    """The failure of a drain at the group of `member`, with what is handed over already."""
+    told = copy.copy(error)
+    told.args = (
+        f"{member.address} did not hand {member.group} over: {error}. Handed over before, and left "
+        f"so: {', '.join(over)}. Drain again to go on",
+    )
+    return told
 
 
 def _names(member: Replica) -> tuple[str, str]:

@@ -256,6 +256,25 @@ def test_a_node_is_drained_only_if_all_that_it_leads_can_be_handed_over():
     run(test)
 
 
+def test_a_drain_that_fails_half_way_tells_what_is_handed_over(monkeypatch):
+    monkeypatch.setattr(promotion, "PAUSE_S", 0.1)
+
+    async def test(group, admin):
+        other = await second_group(group)
+        other.members[1].refuse = {PROMOTE: "its disk is full"}
+        with pytest.raises(SaturnError) as caught:
+            await admin.drain("127.0.0.2", timeout=0.5)
+        told = str(caught.value)
+        assert f"{other.members[0].address} did not hand broker-1 over: " in told
+        assert "its disk is full" in told
+        assert f"left so: broker-0 to {group.members[1].address}. Drain again to go on" in told
+        assert group.masters() == [group.members[1]]
+        other.members[1].refuse = {}
+        assert [each.led for each in await admin.drain("127.0.0.2")] == [False, True]
+
+    run(test, masters_host="127.0.0.2")
+
+
 def test_a_slave_leads_nothing_and_what_its_stop_costs_is_told():
     async def test(group, admin):
         slave = group.members[1]
