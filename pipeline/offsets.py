@@ -4,7 +4,9 @@
 
 Each number is the next offset to read. In an option -2 stands for the earliest, -1 for the latest
 one. Keys are sorted, so that equal offsets are equal text: Spark compares texts. The end offset of
-a micro-batch has one key more, `_plan` (plan.py), so that its repetition is cut as the first time.
+a micro-batch has one key more, `$plan` (plan.py), so that its repetition is cut as the first time.
+No topic can have this name. Checkpoints of 0.1 have `_plan`, which a topic may be called as well:
+its offsets lie one level deeper.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError
 
 EARLIEST, LATEST = -2, -1
-PLAN = "_plan"
+PLAN = "$plan"
+_PLAN_OF_0_1 = "_plan"
 EXAMPLE = '{"orders":{"broker-a":{"0":1200,"1":-1}}}'
 
 Offsets = dict[MessageQueue, int]
@@ -42,7 +45,19 @@ def dumps(offsets: Mapping[MessageQueue, int]) -> str:
 def from_json(value: Mapping[str, Any]) -> Offsets:
     """Read the offsets that `to_json` wrote, without their plan. ConfigError if it is something
     else: the checkpoint of another source."""
-    return _leaves(value, "the checkpoint's offset", _at_least(0, "an offset"))
+    offsets = {name: each for name, each in value.items() if not _is_plan(name, each)}
+    return _leaves(offsets, "the checkpoint's offset", _at_least(0, "an offset"))
+
+
+def plan_in(value: Mapping[str, Any]) -> Any:
+    """The plan that `to_json` wrote with the offsets; None if there is none."""
+    return next((each for name, each in value.items() if _is_plan(name, each)), None)
+
+
+def _is_plan(name: str, value: Any) -> bool:
+    if name == _PLAN_OF_0_1 and isinstance(value, Mapping):
+        return not any(isinstance(each, Mapping) for each in value.values())
+    return name == PLAN
 
 
 def parse(text: str, option: str) -> Offsets:
@@ -97,8 +112,6 @@ def _leaves(
 
 def _brokers(value: Mapping[str, Any], option: str) -> Iterable[tuple[str, str, Any]]:
     for topic, brokers in value.items():
-        if topic == PLAN:
-            continue
         if not isinstance(brokers, Mapping):
             raise _wrong(option, f"{topic} is {_shown(brokers)}, not an object of brokers")
         for broker, queues in brokers.items():

@@ -114,8 +114,6 @@ def _topics(name: str, value: str) -> tuple[str, ...]:
     topics = read_words(name, value)
     for topic in topics:
         check_topic(topic)
-        if topic == _offsets.PLAN:
-            raise ConfigError(f"option {name}: topic {topic!r} cannot be read, its name is taken")
     return tuple(dict.fromkeys(topics))
 
 

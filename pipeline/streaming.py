@@ -27,7 +27,7 @@ from saturnmq.pipeline import options as _options
 from saturnmq.pipeline import resolve_offsets
 from saturnmq.pipeline.access import Access
 from saturnmq.pipeline.columns import from_spark_schema
-from saturnmq.pipeline.offsets import PLAN, Offsets, from_json, to_json
+from saturnmq.pipeline.offsets import Offsets, from_json, plan_in, to_json
 from saturnmq.pipeline.options import LATEST, SourceOptions
 from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import PIECE_ROWS, Range, ReadPlan, share
@@ -209,7 +209,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = [Range(*queue, begin.get(queue, 0), last) for queue, last in stop.items()]
         if not any(item.rows > 0 for item in ranges):
             return []
-        plan = ReadPlan.from_json(end.get(PLAN))
+        plan = ReadPlan.from_json(plan_in(end))
         return [Ranges(own) for own in plan_ranges(self._place, ranges, plan)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

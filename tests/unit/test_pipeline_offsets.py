@@ -13,12 +13,14 @@ from saturnmq.pipeline.offsets import (
     parse,
     parse_assignment,
     parse_times,
+    plan_in,
     to_json,
 )
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.runtime.errors import ConfigError
+from saturnmq.protocol.topics import check_topic
+from saturnmq.runtime.errors import ConfigError, InvalidParameter
 
-names = st.sampled_from(("orders", "a", "%RETRY%g", "Z-1"))
+names = st.sampled_from(("orders", "a", "%RETRY%g", "Z-1", "_plan"))
 queues = st.builds(MessageQueue, names, names, st.integers(0, 20))
 
 
@@ -36,7 +38,19 @@ def test_equal_offsets_are_equal_text():
     }
     other = dict(reversed(one.items()))
     assert dumps(one) == dumps(other) == '{"a":{"z":{"0":3}},"b":{"y":{"9":2,"10":1}}}'
-    assert list(to_json(one, {"parts": 1})) == ["a", "b", "_plan"]
+    assert list(to_json(one, {"parts": 1})) == ["a", "b", "$plan"]
+
+
+def test_a_topic_is_called_as_the_plan_of_an_older_checkpoint():
+    plan = {"parts": 2, "maxBytes": 9}
+    offsets = {MessageQueue("_plan", "parts", 0): 5}
+    both = json.loads(json.dumps(to_json(offsets, plan)))
+    assert (from_json(both), plan_in(both)) == (offsets, plan)
+    assert (from_json(to_json(offsets)), plan_in(to_json(offsets))) == (offsets, None)
+    older = {"orders": {"b": {"0": 5}}, "_plan": plan}
+    assert (from_json(older), plan_in(older)) == ({MessageQueue("orders", "b", 0): 5}, plan)
+    with pytest.raises(InvalidParameter, match=r"\$plan"):
+        check_topic("$plan")
 
 
 def test_marks_are_offsets_of_options_only():
