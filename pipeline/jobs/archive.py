@@ -147,10 +147,15 @@ def archive(
 def read_archive(spark: Any, path: str) -> Any:
     """A DataFrame of what an archive holds: its columns and `hour`, the partition (STRING, such as
     2026-11-21-13). Of a fast archive only what its manifests list."""
-    if not is_local(path) or os.path.isdir(os.path.join(path, "_spark_metadata")):
-        return spark.read.parquet(path)
-    from pyspark.sql.types import StringType, StructField
+    from pyspark.sql.types import StringType, StructField, StructType
 
+    if not is_local(path) or os.path.isdir(os.path.join(path, "_spark_metadata")):
+        # Spark would guess the types of the directories: a topic 0123 would be the number 123.
+        texts = {name: StructField(name, StringType()) for name in ("topic", HOUR)}
+        guessed = spark.read.parquet(path).schema
+        return spark.read.schema(
+            StructType([texts.get(each.name, each) for each in guessed])
+        ).parquet(path)
     kept = Archive(path)
     manifests = kept.existing()
     schema = select(manifests[-1].columns).spark_schema()

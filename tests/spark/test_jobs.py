@@ -206,6 +206,17 @@ def test_the_plain_path_has_hours_of_utc_in_every_time_zone(spark, tmp_path, mon
     assert hours == {"2026-03-29-02"}
 
 
+def test_topics_that_look_like_numbers_are_text_in_an_archive(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("saturnmq.pipeline.jobs.archive.is_local", lambda _: False)
+    rows = [("0123", "2026-11-21-13", b"a"), ("7", "2026-11-21-14", b"b")]
+    to = str(tmp_path / "numbers")
+    frame = spark.createDataFrame(rows, "topic string, hour string, body binary")
+    frame.write.partitionBy("topic", "hour").parquet(to)
+    found = read_archive(spark, to)
+    assert dict(found.dtypes) == {"body": "binary", "topic": "string", "hour": "string"}
+    assert sorted((row.topic, row.hour, bytes(row.body)) for row in found.collect()) == rows
+
+
 def test_a_report_tells_of_topics_and_groups(spark, cluster):
     found = report(spark, where(cluster), ["orders"])
     usage = found.to_json()["topics"][0]
