@@ -12,7 +12,7 @@ import pyarrow as pa
 from saturnmq.client.producer.staging import Pinned
 from saturnmq.pipeline.chunking import Chunk, Chunker, id_prefix
 from saturnmq.pipeline.selecting import Layout, Selector
-from saturnmq.pipeline.sending import ChunkSender, ProducerKey, producers
+from saturnmq.pipeline.sending import ChunkSender, ProducerKey, SinkFailed, producers
 from saturnmq.pipeline.sink_options import SHARDING_KEY, SinkOptions, selector_for
 from saturnmq.pipeline.sink_task import TaskIdentity, Written, client_for, open_sink
 from saturnmq.pipeline.staged import Staging
@@ -43,8 +43,9 @@ def write_rows(
             sending.finish()
         return Written(chunker.rows, chunker.rows, chunker.bytes, chunker.chunks)
     with client_for(options) as client:
-        if pinned is None:
+        if pinned is None:  # the task of a stream
             pinned = open_sink(client, identity.sink, options)
+            _check_epoch(identity, pinned)
         if identity.epoch <= pinned.finished:
             return Written(sum(batch.num_rows for batch in batches), pinned=pinned)
         staging = Staging(client, pinned, identity.epoch, identity.partition)
@@ -52,6 +53,18 @@ def write_rows(
             chunker = _chunk(batches, columns, options, identity, staging.layout, staging.put)
             new = staging.finish()
     return Written(chunker.rows, new, chunker.bytes, chunker.chunks, pinned)
+
+
+def _check_epoch(identity: TaskIdentity, pinned: Pinned) -> None:
+    """Spark repeats no epoch but the newest. SinkFailed: the checkpoint counts from the start
+    again, and the new rows of an old epoch would pass for those that were written."""
+    if identity.epoch < pinned.finished:
+        raise SinkFailed(
+            f"give the stream a new checkpointLocation, or restore the checkpoint: it is at epoch "
+            f"{identity.epoch}, and this stream has finished epoch {pinned.finished} already. Its "
+            "offsets and commits were deleted while its metadata, the id of the stream, was kept; "
+            "rows of an epoch that is finished would be lost"
+        )
 
 
 def _chunk(

@@ -227,6 +227,10 @@ def test_a_stream_knows_its_epochs(cluster, topic, task):
     second = task(writer, batches(), **epoch(1))
     writer.abort([second, None], 1)  # another task failed; what is published stays
     assert (first.new, second.new, task(writer, batches(), **epoch(1)).new) == (ROWS, ROWS, 0)
+    writer.commit([second, None], 1)
+    with pytest.raises(SinkFailed, match="at epoch 0, and this stream has finished epoch 1"):
+        task(writer, batches(), **epoch(0))  # its checkpoint was emptied
+    assert task(writer, batches(), **epoch(1)).new == 0
     assert stored(cluster, topic) == ONCE + ONCE
     with pytest.raises(
         ConfigError, match=r"give delivery=at-least-once, .*batchId' of the task is"
