@@ -50,13 +50,13 @@ class BrokerConfig:
     """All settings of a broker. Those marked `live` can be changed while it runs, because each use
     reads them from the context."""
 
-    broker_name: str = setting("brokerName", "broker-a", rocketmq="the host's name")
+    broker_name: str = setting("brokerName", "broker-a", rocketmq="the host's name", needed=True)
     """The name of the group that a master and its slaves are. No other group may have it."""
-    cluster_name: str = setting("brokerClusterName", "DefaultCluster")
+    cluster_name: str = setting("brokerClusterName", "DefaultCluster", needed=True)
     """The cluster that the group belongs to; tools list brokers by it."""
     broker_id: int = setting("brokerId", 0, 0, INT64_MAX)
     """0 is a master, any other number a slave. 1 if only `brokerRole` says SLAVE."""
-    host: str = setting("bindAddress", "127.0.0.1", rocketmq="0.0.0.0")
+    host: str = setting("bindAddress", "127.0.0.1", rocketmq="0.0.0.0", needed=True)
     """The address to listen on. Without `authenticationEnabled` everybody who reaches it may do
     everything, so other machines are let in only on request."""
     advertised_host: str = setting("brokerIP1", "", rocketmq="the first address of the host")
@@ -88,7 +88,7 @@ class BrokerConfig:
     """The master to follow, `HOST:PORT` of its port for slaves; empty: ask the nameservers."""
     nameservers: tuple[str, ...] = setting("namesrvAddr", (), addresses=True)
     """The nameservers to register with, `HOST:PORT`, separated by semicolons or commas."""
-    root: str = setting("storePathRootDir", "store", rocketmq="~/store")
+    root: str = setting("storePathRootDir", "store", rocketmq="~/store", needed=True)
     """The directory of the broker: log, queues, index, tables."""
     role: str = setting("brokerRole", "ASYNC_MASTER")
     """ASYNC_MASTER acknowledges what it has, SYNC_MASTER what `inSyncReplicas` copies have; or

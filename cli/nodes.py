@@ -253,7 +253,7 @@ def broker(
     text = ""
     if config is not None:
         try:
-            text = config.read_text(encoding="utf-8")
+            text = config.read_text(encoding="utf-8-sig")  # editors of Windows write a BOM
         except OSError as problem:
             fail(f"--config {config}: {problem.strerror}")
         except UnicodeDecodeError as problem:

@@ -27,23 +27,27 @@ def setting(
     rocketmq: str = "",
     live: bool = False,
     addresses: bool = False,
+    needed: bool = False,
     **options: Any,
 ) -> Any:
     """A field that a broker.conf calls `key`; the bounds are those of a number. `rocketmq` is
     RocketMQ's own default if it differs, or `OURS`. `live`: it can be changed while the node runs,
-    because it is read at each use. `addresses`: it is one, or several."""
+    because it is read at each use. `addresses`: it is one, or several. `needed`: a text that is not
+    empty."""
     metadata = {
         "key": key,
         "bounds": (least, most),
         "rocketmq": rocketmq,
         "live": live,
         "addresses": addresses,
+        "needed": needed,
     }
     return dataclasses.field(default=default, metadata=metadata, **options)
 
 
 def check_bounds(config: Any) -> None:
-    """Raise ConfigError for a number outside its bounds, and for an address that is none."""
+    """Raise ConfigError for a number outside its bounds, for an address that is none, for what has
+    to be text and is not, and for a needed text that is empty."""
     for each in dataclasses.fields(config):
         value = getattr(config, each.name)
         if each.metadata.get("addresses"):
@@ -52,6 +56,8 @@ def check_bounds(config: Any) -> None:
                     split_address(address)
             except ValueError as error:
                 raise ConfigError(f"{each.metadata['key']}: {error}") from None
+        if isinstance(each.default, str):
+            _check_text(each, value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
         least, most = each.metadata["bounds"]
@@ -59,3 +65,11 @@ def check_bounds(config: Any) -> None:
             raise ConfigError(
                 f"{each.metadata['key']} is {value}; it must be a number from {least} to {most}"
             )
+
+
+def _check_text(field: dataclasses.Field[Any], value: Any) -> None:
+    key = field.metadata["key"]
+    if not isinstance(value, str):
+        raise ConfigError(f"{key} is {value!r}; it must be text: write it in quotes")
+    if field.metadata["needed"] and not value.strip():
+        raise ConfigError(f"{key} is empty; give it a value, or leave it out for {field.default!r}")

@@ -25,7 +25,7 @@ class DiskLevels(NamedTuple):
 class StoreConfig:
     """Everything that a store is told at its start; nothing changes it afterwards."""
 
-    root: str = setting("storePathRootDir", "store", rocketmq="~/store")
+    root: str = setting("storePathRootDir", "store", rocketmq="~/store", needed=True)
     """The directory of the broker: log, queues, index, tables."""
     commitlog_segment_bytes: int = setting("mappedFileSizeCommitLog", 1 << 30)
     """The size of a segment of the log. A log that was written with another size is refused."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.cli.main import app
 from saturnmq.runtime.errors import ConfigError
 from saturnmq.store.config import StoreConfig
+from typer.testing import CliRunner
 
 NUMBERS = [
     (config, each)
@@ -40,3 +43,20 @@ def test_a_bound_is_told_when_a_broker_conf_is_read() -> None:
 def test_an_address_that_is_none_is_refused_by_its_name(key: str, address: str) -> None:
     with pytest.raises(ConfigError, match=rf"{key}: '{address}' is not an address"):
         BrokerConfig.load(f"{key}={address}", path="broker.conf")
+
+
+@pytest.mark.parametrize("key", ["storePathRootDir", "brokerName", "bindAddress"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_a_text_that_cannot_be_left_empty_is_refused_by_its_name(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{key} is empty; give it a value, or leave it out for"):
+        BrokerConfig.load(f'{key} = "{value}"', path="broker.toml")
+    with pytest.raises(ConfigError, match=f"{key} is 5; it must be text"):
+        BrokerConfig.load(f"{key} = 5", path="broker.toml")
+
+
+@pytest.mark.parametrize("name", ["broker.toml", "broker.conf"])
+def test_a_file_may_begin_with_a_byte_order_mark(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.write_text("storeRoot = 1\n", encoding="utf-8-sig")
+    done = CliRunner().invoke(app, ["broker", "--config", str(file)])
+    assert "unknown key 'storeRoot'" in str(done.exception)
