@@ -340,4 +340,4 @@ def _flag(value: object, what: str) -> bool:
         return value.lower() == "true"
     if isinstance(value, bool):
         return value
-    raise MalformedFrame(f"{what} is {value!r:.60}, not true or false")
+    raise MalformedFrame(f"{what} is {checked.shown(value, 60)}, not true or false")

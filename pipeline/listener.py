@@ -67,7 +67,7 @@ def lag_of(progress: Any) -> BatchLag | None:
     for source in progress.sources:
         try:
             end, latest = (from_json(_object(t)) for t in (source.endOffset, source.latestOffset))
-        except (ConfigError, ValueError, TypeError):
+        except (ConfigError, ValueError, TypeError, RecursionError):
             continue  # another source's offsets
         ours = True
         by_queue |= {q: max(0, high - end.get(q, 0)) for q, high in latest.items()}

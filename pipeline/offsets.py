@@ -15,6 +15,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from saturnmq.protocol import checked
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError
 
@@ -85,7 +86,7 @@ def parse_assignment(text: str) -> list[MessageQueue]:
 def _object(text: str, option: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _wrong(option, f"{text[:80]!r} is no JSON ({error})") from None
     if not isinstance(value, dict):
         raise _wrong(option, f"{_shown(value)} is no JSON object")
@@ -130,7 +131,10 @@ def _whole(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    return json.dumps(value)[:80]
+    try:
+        return json.dumps(value)[:80]
+    except RecursionError:
+        return checked.shown(value, 80)
 
 
 def _wrong(option: str, problem: str) -> ConfigError:

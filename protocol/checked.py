@@ -5,6 +5,7 @@ the field, the value and the bounds; it is never guessed. As in fastjson, number
 """
 
 import re
+import reprlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -151,9 +152,24 @@ def as_json(value: T, what: str) -> T:
     return value
 
 
+class _Shown(reprlib.Repr):
+    """Only the outer levels of what is nested: `repr` runs out of stack at 1,000 of them."""
+
+    def repr_int(self, number: int, level: int) -> str:
+        bits = number.bit_length()
+        return f"a number of {bits} bits" if bits > 200 else repr(number)
+
+
+_OUTER = _Shown()
+_OUTER.maxlevel, _OUTER.maxdict, _OUTER.maxlist, _OUTER.maxstring = 3, 50, 50, 1_000
+
+
+def shown(value: object, most: int) -> str:
+    """At most so many characters of a value of any kind and depth, for a log or an error."""
+    return _OUTER.repr(value)[:most]
+
+
 def _shown(value: object) -> str:
     if isinstance(value, (list, dict)):
         return f"a JSON {type(value).__name__} of {len(value)}"
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"a number of {value.bit_length()} bits"
-    return f"{value!r:.60}"
+    return shown(value, 60)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from saturnmq.broker.context import Context
 from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
+from saturnmq.protocol import checked
 from saturnmq.protocol.headers import SubscriberHeader
 from saturnmq.protocol.subscription import TAG_EXPRESSION, Subscription
 from saturnmq.runtime.errors import (
@@ -62,19 +63,19 @@ def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscript
     if found is None and expression_type == TAG_EXPRESSION:
         raise SubscriptionNotExist(
             f"the subscription of topic {topic} by group {group} cannot be parsed: "
-            f"{newest.get('subString')!r:.200}"
+            f"{checked.shown(newest.get('subString'), 200)}"
         )
     if newest["subVersion"] < wanted:
         raise SubscriptionNotLatest(f"the subscription of group {group} is not the latest")
     if found is None:
         raise FilterDataNotExist(
             f"the condition of group {group} for topic {topic} cannot be parsed: "
-            f"{newest.get('subString')!r:.200}"
+            f"{checked.shown(newest.get('subString'), 200)}"
         )
     if found.sub_version < wanted:
         raise FilterDataNotLatest(
             f"the latest condition of group {group} for topic {topic} cannot be parsed: "
-            f"{newest.get('subString')!r:.200}"
+            f"{checked.shown(newest.get('subString'), 200)}"
         )
     return found
 

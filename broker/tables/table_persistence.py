@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, 
 from itertools import islice
 from typing import Any, TypeVar
 
-from saturnmq.protocol import fastjson
+from saturnmq.protocol import checked, fastjson
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError, SystemError_
 from saturnmq.runtime.steps import Steps
@@ -41,7 +41,8 @@ def readable(table: Mapping[Any, Any], read: Callable[[Any, Any], T], what: str)
         except SaturnError as error:
             refused += 1
             if refused <= TOLD_MAX:
-                log.error("%s %.100r is left out: %s: %.500r", what, key, error, value)
+                told = checked.shown(value, 500)
+                log.error("%s %.100r is left out: %s: %s", what, key, error, told)
     if refused > TOLD_MAX:
         log.error("%d more like this are left out", refused - TOLD_MAX)
 

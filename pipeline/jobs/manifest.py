@@ -132,7 +132,7 @@ class Archive:
             try:
                 with open(path, "rb") as file:
                     found.append(Manifest.from_json(json.load(file)))
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise StoreDamaged(f"{path} is no manifest: {error!r}") from error
         return found
 
@@ -195,7 +195,7 @@ class Archive:
         try:
             with open(os.path.join(directory, PLACED), "rb") as file:
                 placed = json.load(file)
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             placed = []  # a name is given only when all are written down
         listed = {file.path for manifest in self.manifests() for file in manifest.files}
         for path in placed:

@@ -248,7 +248,7 @@ def _read_earlier(path: str) -> dict[str, Any]:
             document = json.load(file)
         datetime.fromisoformat(document["made"])
         return {"made": document["made"], "groups": list(document["groups"])}
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"give the JSON of an earlier report: {path} is none ({error!r})"
         ) from error
