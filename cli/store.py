@@ -269,12 +269,11 @@ def restore_truncated(
     from saturnmq.runtime.errors import SaturnError
     from saturnmq.store.disk import NativeDisk
 
-    wanted = store_restore.RestoreSelection(
-        topic,
-        key,
-        None if since is None else time_ms(since, "--since"),
-        None if until is None else time_ms(until, "--until"),
-    )
+    since_ms = None if since is None else time_ms(since, "--since")
+    until_ms = None if until is None else time_ms(until, "--until")
+    if since_ms is not None and until_ms is not None and since_ms > until_ms:
+        fail(f"--since {since} is after --until {until}: no message is stored in between")
+    wanted = store_restore.RestoreSelection(topic, key, since_ms, until_ms)
     servers = addresses(nameserver)
     disk, sizes = NativeDisk(), sizes_of(segment_bytes, 0, 0, 0)
     work = store_restore.Restoration(

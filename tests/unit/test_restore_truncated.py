@@ -302,6 +302,9 @@ def test_filters_narrow_what_is_looked_at(tmp_path, nameserver, run) -> None:
     assert [bytes(m.body) for m in stored(nameserver, 1)] == [b"1"]
     status, _, told = run(old, "--since", "yesterday")
     assert (status, "ISO 8601" in told) == (1, True)
+    status, _, told = run(old, "--since", "2", "--until", "1")
+    assert (status, "--since 2 is after --until 1" in told) == (1, True)
+    assert wanted("--since", "1", "--until", "1") == 0
 
 
 def test_stores_directories_and_files_are_taken_and_each_file_once(
