@@ -35,6 +35,7 @@ from typing import Any
 from saturnmq.cli import local_etcd, node_environment
 from saturnmq.cli.cluster_files import locked, private, toml, write_private
 from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
+from saturnmq.cli.interrupts import interrupt_later
 from saturnmq.cli.node_questions import ask, registered
 from saturnmq.cli.successor import STOP_TIMEOUT_S, start_time
 from saturnmq.protocol.codes import RequestCode
@@ -167,9 +168,9 @@ class LocalCluster:
                 f"cannot keep a cluster in {root}: {problem.strerror}; choose another --data DIR"
             ) from problem
         with locked(root):
-            known = (root / STATE_FILE).exists()
+            known = cls.load(root) if (root / STATE_FILE).exists() else None
             if known:
-                cluster = cls.load(root)
+                cluster = cls(root, known.settings, known.nodes)
                 running = [node.name for node in cluster.nodes if node.alive()]
                 if running:
                     raise LauncherError(
@@ -199,8 +200,11 @@ class LocalCluster:
                 cluster._await_decided(progress)
             except BaseException:
                 cluster._stop_all()
-                if not known:  # nothing was kept there yet: the next one may choose afresh
-                    (root / STATE_FILE).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # the disk may be full
+                    if known:  # with the options that it ran with: these may be what failed
+                        known._save()
+                    else:  # nothing was kept there yet: the next one may choose afresh
+                        (root / STATE_FILE).unlink(missing_ok=True)
                 raise
         return cluster
 
@@ -272,7 +276,8 @@ class LocalCluster:
         node = self.node(name)
         with self._alone():
             if node.kind != "etcd" and node.alive():
-                self._relieve(node)
+                with interrupt_later():  # half-way there are two processes, and one is known
+                    self._relieve(node)
             else:
                 self._stop(node)
                 self._start(node)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import threading
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -211,6 +214,50 @@ def test_a_node_goes_on_when_its_successor_could_not_read_the_certificate(
         assert cluster.restart("nameserver-0").pid != before
     finally:
         cluster.down()
+
+
+@pytest.mark.parametrize("can_start", [True, False])
+def test_a_restart_that_is_interrupted_ends_with_one_process_that_is_known(
+    can_start: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = made(tmp_path)
+    before = replace(cluster.start("nameserver-0"))
+    await_ready = cluster._await_ready
+
+    def interrupted(node: Node) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        await_ready(node)
+
+    monkeypatch.setattr(cluster, "_await_ready", interrupted)
+    if not can_start:
+        monkeypatch.setenv("SATURNMQ_TLS_CERTIFICATE", "none.pem")
+        monkeypatch.setenv("SATURNMQ_TLS_KEY", "none.pem")
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            cluster.restart("nameserver-0")
+        node = LocalCluster.load(tmp_path).node("nameserver-0")
+        assert (node.alive(), before.alive()) == (True, not can_start)
+        assert (node.pid == before.pid) == (not can_start)
+    finally:
+        LocalCluster.load(tmp_path).down()
+
+
+def test_a_cluster_that_failed_to_start_keeps_the_options_of_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster.up(tmp_path)
+    cluster.down()
+    monkeypatch.setattr(LocalCluster, "await_routes", _fails)
+    with pytest.raises(LauncherError, match="as told"):
+        LocalCluster.up(tmp_path, Settings(tls="off", broker_options={"transactionCheckMax": 5}))
+    kept = LocalCluster.load(tmp_path)
+    assert kept.settings == Settings()
+    assert [node.address for node in kept.nodes] == [node.address for node in cluster.nodes]
+    assert not any(node.alive() for node in kept.nodes)
+
+
+def _fails(_: LocalCluster) -> None:
+    raise LauncherError("as told")
 
 
 def test_a_certificate_is_read_before_the_start_also_without_a_port_of_grpc(tmp_path: Path) -> None:
