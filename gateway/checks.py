@@ -6,6 +6,7 @@ Lengths and characters are those of RocketMQ's proxy, so that a client finds the
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from saturnmq.gateway.codes import CallRefused, Code
@@ -14,6 +15,7 @@ from saturnmq.protocol import topics
 from saturnmq.protocol.pop_headers import EXPRESSION_MAX
 from saturnmq.runtime.errors import InvalidParameter
 
+TOPICS_MAX = 1_000  # that one consumer subscribes
 GROUP_CHARACTERS_MAX = 64  # of a message group
 PROPERTIES_MAX = 128
 PROPERTY_BYTES_MAX = 16 << 10
@@ -60,6 +62,27 @@ def check_expression(filter_: Any) -> None:
         raise CallRefused(
             Code.ILLEGAL_FILTER_EXPRESSION,
             f"the filter has {len(filter_.expression)} characters, the limit is {EXPRESSION_MAX}",
+        )
+
+
+def check_subscriptions(entries: Sequence[Any]) -> None:
+    """Check the topics and filters of one client: each, and how much they are together, since all
+    are read for each of its heartbeats."""
+    if len(entries) > TOPICS_MAX:
+        raise CallRefused(
+            Code.BAD_REQUEST,
+            f"{len(entries)} topics are subscribed, the limit is {TOPICS_MAX}: use more consumers",
+        )
+    characters = 0
+    for entry in entries:
+        topic_of(entry.topic)
+        check_expression(entry.expression)
+        characters += len(entry.expression.expression)
+    if characters > EXPRESSION_MAX:
+        raise CallRefused(
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            f"the filters have {characters} characters together, the limit is {EXPRESSION_MAX}: "
+            "use more consumers",
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from saturnmq.gateway import v2
 from saturnmq.gateway.calls import LANGUAGE, GrpcCall, Write
-from saturnmq.gateway.checks import check_expression, group_of, topic_of
+from saturnmq.gateway.checks import check_subscriptions, group_of, topic_of
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.settings import check_settings
 from saturnmq.protocol import fastjson
@@ -134,9 +134,7 @@ class Client:
         check_settings(settings)
         if settings.WhichOneof("pub_sub") == "subscription":
             subscription = settings.subscription
-            for entry in subscription.subscriptions:
-                topic_of(entry.topic)
-                check_expression(entry.expression)
+            check_subscriptions(subscription.subscriptions)
             self.join(group_of(subscription.group))
         else:
             self.topics |= dict.fromkeys(map(topic_of, settings.publishing.topics))

@@ -162,10 +162,16 @@ OF_MESSAGES: list[tuple[Fault, int]] = [
     (put("messages.0.topic.name", "MISSING"), Code.TOPIC_NOT_FOUND),
 ]
 
-LONG_FILTER = v2.Subscription(group=resource("G"))
-LONG_FILTER.subscriptions.add(
-    topic=resource("NORMAL"), expression=v2.FilterExpression(type=1, expression="t||" * 30_000)
-)
+
+def subscribed(count: int, expression: str) -> v2.Subscription:
+    """So many topics, each with this filter."""
+    found = v2.Subscription(group=resource("G"))
+    for number in range(count):
+        chosen = v2.FilterExpression(type=1, expression=expression)
+        found.subscriptions.add(topic=resource(f"T{number}"), expression=chosen)
+    return found
+
+
 OF_SETTINGS: list[tuple[Fault, int]] = [
     *((put("settings.client_type", kind), Code.UNRECOGNIZED_CLIENT_TYPE) for kind in (0, 7, 77)),
     (put("settings.client_type", None), Code.UNRECOGNIZED_CLIENT_TYPE),
@@ -174,9 +180,13 @@ OF_SETTINGS: list[tuple[Fault, int]] = [
     (put("settings.publishing", None), Code.BAD_REQUEST),
     (put("settings.subscription", v2.Subscription(group=resource("G"))), Code.BAD_REQUEST),
     (put("settings.publishing.topics", [resource("a b")]), Code.ILLEGAL_TOPIC),
-    (
-        several(put("settings.client_type", 3), put("settings.subscription", LONG_FILTER)),
-        Code.ILLEGAL_FILTER_EXPRESSION,
+    *(
+        (several(put("settings.client_type", 3), put("settings.subscription", asked)), code)
+        for asked, code in (
+            (subscribed(1, "t||" * 30_000), Code.ILLEGAL_FILTER_EXPRESSION),
+            (subscribed(3, "t||" * 10_000), Code.ILLEGAL_FILTER_EXPRESSION),
+            (subscribed(1_001, "*"), Code.BAD_REQUEST),
+        )
     ),
 ]
 
