@@ -29,6 +29,8 @@ USED_ELSEWHERE = {
     "drills/sim/network.py": {
         "can_write_eof", "get_protocol", "get_write_buffer_limits", "is_reading",
     },
+    # reprlib
+    "protocol/checked.py": {"maxdict", "maxlevel", "maxlist", "maxstring", "repr_int"},
     # modules' own hooks
     "client/names/__init__.py": {"__dir__", "__getattr__"},
     "gateway/v2.py": {"__getattr__"},
