@@ -564,8 +564,7 @@ class Sender:
     def _refused(self, batch: ProducerBatch, queue: MessageQueue, error: SaturnError) -> None:
         """Handle an attempt that ended with `error`: repeat it, or give up at once if repeating
         cannot help."""
-        pin = batch.lane.pinned
-        may_move = pin is None or pin.chosen
+        may_move = (pin := batch.lane.pinned) is None or pin.chosen
         if isinstance(error, TopicNotExist) and may_move:
             self.key_queues.withdraw(queue.topic, queue.broker_name)
         if (

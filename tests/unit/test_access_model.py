@@ -45,7 +45,7 @@ def entry(
 
 
 def acl(*entries: dict[str, Any], default: list[dict[str, Any]] | None = None) -> Acl:
-    policies = [{"entries": list(entries)}]
+    policies: list[dict[str, Any]] = [{"entries": list(entries)}]
     if default:
         policies.append({"policyType": "default", "entries": default})
     return Acl.from_json("User:alice", {"policies": policies})

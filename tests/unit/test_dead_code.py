@@ -67,6 +67,7 @@ USED_ELSEWHERE = {
         "_lose_power", "_put_group", "_put_half", "_save_config", "_truncate",
     },
     "drills/fuzz/blocking.py": {"Blocking"},
+    "drills/fuzz/access.py": {"AccessTarget"},
     "drills/fuzz/grpc_port.py": {"GrpcPort"},
     "drills/fuzz/sql.py": {"Conditions"},
     "drills/kernel/power_cuts.py": {"seconds_of_load"},

@@ -161,6 +161,7 @@ def test_nobody_else_reads_the_fields_of_a_request() -> None:
     assert found == {
         # A signature covers all fields, whatever they are; and a slave passes all of them on.
         "broker/access/guard.py: fields = request.ext",
+        'broker/access/guard.py: self._beats[endpoint] = request.ext.get(ACCESS_KEY, "")',
         'broker/handlers/access.py: request.code, {**request.ext, "saturnRepeated": "true"}, '
         "bytes(request.body)",
         'broker/context.py: log.exception("request %d with %s failed", request.code, request.ext)',
