@@ -160,6 +160,11 @@ class Broker:
                 ", ".join(config.passed_over),
             )
         self.store = self._open_store()
+        if config.authentication and config.own_credentials is None:
+            log.warning(
+                "without innerClientAuthenticationCredentials no other node is answered: slaves "
+                "get no tables from this broker, and it gets none from a master that checks users"
+            )
         if config.authentication and not config.signing.refuses:
             log.warning(
                 "users are checked at the ports of clients only: without replicationSecret whoever "
@@ -285,6 +290,11 @@ class Broker:
     def connections(self) -> Connections:
         """All connections of clients, whose limits hold for those of the gateway, too."""
         return self._connections
+
+    @property
+    def checks_users(self) -> bool:
+        """Whether requests need a user."""
+        return self.ground.context.guard is not None
 
     @property
     def credentials(self) -> Credentials | None:

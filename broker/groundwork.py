@@ -34,7 +34,6 @@ from saturnmq.broker.tables.table_memory import GROUP, OFFSET, TOPIC, TableMemor
 from saturnmq.broker.tables.table_persistence import TablePersistence
 from saturnmq.broker.tables.topics import TopicTable
 from saturnmq.protocol.connections import Connections
-from saturnmq.protocol.credentials import Credentials
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.loop_watch import LoopWatch
 from saturnmq.runtime.steps import Aside, Steps
@@ -60,16 +59,6 @@ class Groundwork:
     master: HaMaster
 
 
-def own_credentials(config: BrokerConfig, runtime: Runtime) -> Credentials | None:
-    """The credentials of this node; None: it neither asks for any nor has some. Without those of
-    the configuration it has ones that no other node knows, for its own gateway."""
-    found = config.own_credentials
-    if found is None and config.authentication:
-        name, key = (f"{runtime.random.getrandbits(128):032x}" for _ in range(2))
-        return Credentials(f"saturnmq-{name}", key)
-    return found
-
-
 def lay_groundwork(
     config: BrokerConfig,
     runtime: Runtime,
@@ -82,7 +71,7 @@ def lay_groundwork(
     gate, steps, links = StoreGate(runtime), Steps(runtime), count(1)
     persistence = TablePersistence(runtime, steps, gate.shared)
     access = AccessTable(runtime.now_ms)
-    credentials = own_credentials(config, runtime)
+    credentials = config.own_credentials
     tables = TableMemory(connections.budget)
     topics = TopicTable(
         runtime.now_ms,
@@ -116,9 +105,7 @@ def lay_groundwork(
         aside=Aside(runtime),
         cold_reads=Aside(runtime, COLD_READS),
         access=access,
-        guard=AccessGuard(config, access, credentials)
-        if credentials and config.authentication
-        else None,
+        guard=AccessGuard(config, access, credentials) if config.authentication else None,
         credentials=credentials,
     )
     advancer = WatermarkAdvancer(context)

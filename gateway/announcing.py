@@ -70,6 +70,7 @@ class Announcing:
         """The topics with transactions that clients here produce for, by the addresses of other
         masters. A slave's master has its name, but asks clients of its own only."""
         topics = {topic for each in self._clients if each.has_stream for topic in each.topics}
+        known: dict[tuple[str, str], bool] = {}  # by user and topic
         wanted: dict[str, set[str]] = {}
         for topic in islice(sorted(topics), TOPICS_MAX):
             try:
@@ -79,10 +80,28 @@ class Announcing:
                 continue  # a topic that is gone, or nobody knows now
             if not has_transactions:
                 continue
+            if not await self._allow(topic, known):
+                continue
             for broker in facts.route.brokers:
                 if broker.master and broker.master != self._node.address:
                     wanted.setdefault(broker.master, set()).add(topic)
         return wanted
+
+    async def _allow(self, topic: str, known: dict[tuple[str, str], bool]) -> bool:
+        """Note which of its producers may publish to a topic; whether one may. This node tells
+        brokers of them, and they believe it."""
+        found = False
+        for client in [each for each in self._clients if topic in each.topics]:
+            key = client.key[0], topic
+            if key not in known:
+                try:
+                    known[key] = await self._directory.may_publish(client.caller, topic)
+                except SaturnError:  # nobody knows now
+                    known[key] = topic in client.allowed
+            others = client.allowed - {topic}
+            client.allowed = others | {topic} if known[key] else others
+            found |= known[key] and client.has_stream
+        return found
 
     async def _tell(self, address: str, topics: set[str]) -> None:
         """Tell a broker for which topics clients here produce."""
@@ -112,6 +131,6 @@ class Announcing:
             raise UnsupportedRequest(f"a gateway answers no request {command.code}")
         question = recovery(command)
         topic = question.recover_orphaned_transaction_command.message.topic.name
-        producers = [each for each in self._clients if each.has_stream and topic in each.topics]
+        producers = [each for each in self._clients if each.has_stream and topic in each.allowed]
         if producers:
             self._commands.tell(producers[next(self._turns) % len(producers)], question)

@@ -15,12 +15,14 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from saturnmq.gateway import v2
+from saturnmq.gateway.callers import PRESENT, Caller, tell
 from saturnmq.gateway.calls import LANGUAGE, GrpcCall, Write
 from saturnmq.gateway.checks import check_subscriptions, group_of, topic_of
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.settings import check_settings
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.credentials import CALLER
 from saturnmq.protocol.inner_endpoint import InnerEndpoint
 from saturnmq.protocol.remoting import LANGUAGES, Command
 from saturnmq.protocol.running_info import running_info
@@ -37,6 +39,8 @@ _LANGUAGES = {"GOLANG": "GO", "DOT_NET": "DOTNET"} | {each: each for each in LAN
 NODE = "HTTP"
 """The language that Node.js's client names."""
 JAVA = "JAVA"
+
+Key = tuple[str, str]
 
 
 class Asked(Protocol):
@@ -57,6 +61,7 @@ class Client:
     def __init__(
         self,
         client_id: str,
+        caller: Caller,
         language: str,
         gone: asyncio.Future[None],
         left: asyncio.Future[None],
@@ -66,6 +71,8 @@ class Client:
         """`gone` is done when the client has ended, or was forgotten, and `left` when nobody is
         behind the streams that are open now; `since_ms`: its first call."""
         self.client_id = client_id
+        self.caller = caller
+        self.allowed: frozenset[str] = frozenset()  # topics that its user may publish to
         self._since_ms = since_ms
         self.gone = gone
         self.left = left
@@ -77,6 +84,11 @@ class Client:
         self.is_consumer = False
         self.topics: dict[str, None] = {}  # of a producer
         self._streams: dict[Write, None] = {}  # of Telemetry; the last one was used last
+
+    @property
+    def key(self) -> Key:
+        """The name of its user, and its id."""
+        return self.caller.get(CALLER, ""), self.client_id
 
     def told(self, command: Command) -> None:
         """The broker sends it a request without an answer."""
@@ -209,16 +221,15 @@ class Clients:
         node: GatewayNode,
         commands: Asked,
         on_gone: Callable[[Client], None],
-        sign: Callable[[Command], None],
     ) -> None:
-        """`on_gone` gets a client that has gone; `sign` says whose a request is."""
-        self._sign = sign
+        """`on_gone` gets a client that has gone."""
         self._runtime = runtime
         self._node = node
         self._commands = commands
         self._on_gone = on_gone
-        self._clients: dict[str, Client] = {}
-        self._ended: dict[str, float] = {}  # when, by the ids of clients that made no call since
+        # By the names of their users and their ids: nobody calls as the client of another user.
+        self._clients: dict[Key, Client] = {}
+        self._ended: dict[Key, float] = {}  # when; of clients that made no call since
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -228,22 +239,24 @@ class Clients:
 
     def of(self, call: GrpcCall) -> Client:
         """The client of a call. CallRefused: the call does not say."""
-        client_id = call.client_id
-        client = self._clients.get(client_id)
-        self._ended.pop(client_id, None)
+        key, caller = _key(call), PRESENT.get() or {}
+        client = self._clients.get(key)
+        self._ended.pop(key, None)
+        if client is not None:
+            client.caller = caller
         if client is None:
             language = call.metadata.get(LANGUAGE, "")
             gone: asyncio.Future[None] = self._runtime.create_future()
             left: asyncio.Future[None] = self._runtime.create_future()
             now_ms = self._runtime.now_ms()
-            client = Client(client_id, language, gone, left, self._commands, now_ms)
+            client = Client(key[1], caller, language, gone, left, self._commands, now_ms)
         elif not client.link.closed:
             client.link.heard()
             return client
         # It is new, or comes back before it was forgotten.
         client.link = self._node.connect_inside(call.peer, client)
-        client.link.sign = self._sign
-        self._clients[client_id] = client
+        client.link.sign = tell
+        self._clients[key] = client
         return client
 
     async def beat(self, client: Client) -> None:
@@ -254,13 +267,14 @@ class Clients:
         if reply.code:
             raise error_for(reply.code, reply.remark)
 
-    def end(self, client_id: str) -> None:
-        """The client says that it ends."""
-        self._ended.pop(client_id, None)
+    def end(self, call: GrpcCall) -> None:
+        """The client says that it ends. CallRefused: the call does not say who it is."""
+        key = _key(call)
+        self._ended.pop(key, None)
         if len(self._ended) >= ENDED_MAX:
             del self._ended[next(iter(self._ended))]  # the oldest
-        self._ended[client_id] = self._runtime.monotonic()
-        client = self._clients.get(client_id)
+        self._ended[key] = self._runtime.monotonic()
+        client = self._clients.get(key)
         if client is not None:
             client.link.close("the client has ended")
             self._forget(client)
@@ -270,7 +284,7 @@ class Clients:
         since: it renews a lost stream in the middle of its close(), and waits for the end of it. No
         later client has its id; with Rust's, a container that starts again has the id of the last
         one. CallRefused: the call does not say who it is."""
-        ended = self._ended.get(call.client_id)
+        ended = self._ended.get(_key(call))
         is_java = call.metadata.get(LANGUAGE, "").upper() == JAVA
         return is_java and ended is not None and self._runtime.monotonic() - ended < ENDED_S
 
@@ -289,7 +303,12 @@ class Clients:
                 client.left = self._runtime.create_future()
 
     def _forget(self, client: Client) -> None:
-        del self._clients[client.client_id]
+        del self._clients[client.key]
         client.gone.set_result(None)
         client.left.set_result(None)
         self._on_gone(client)
+
+
+def _key(call: GrpcCall) -> Key:
+    """The name of the user that makes the present call, and the id of its client."""
+    return (PRESENT.get() or {}).get(CALLER, ""), call.client_id

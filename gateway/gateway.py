@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from saturnmq.gateway import health, reflection, v2
 from saturnmq.gateway.addresses import Addresses
 from saturnmq.gateway.announcing import Announcing
 from saturnmq.gateway.asking import Asking
-from saturnmq.gateway.callers import CALLER, Signatory, fields_of
+from saturnmq.gateway.callers import PRESENT, Signatory, caller_of
 from saturnmq.gateway.calls import (
     REQUEST_ID,
     CallFailed,
@@ -44,6 +45,8 @@ log = logging.getLogger(__name__)
 SWEEP_S = 5.0
 GOOD = frozenset({Code.OK, Code.MESSAGE_NOT_FOUND})
 """The codes of calls that did what they should: nothing may have come to be received."""
+Check = Callable[[], Awaitable[None]]
+"""AccessDenied: the caller of the present call is not known."""
 UNAVAILABLE = frozenset({Code.TOO_MANY_REQUESTS, Code.HA_NOT_AVAILABLE, Code.PROXY_TIMEOUT})
 
 
@@ -57,8 +60,8 @@ class Gateway:
         sign = Signatory(node.credentials).sign
         self._peers = Peers(runtime, lambda _, command: self._announcing.asked(command), sign)
         commands = Commands(runtime)
-        self._clients = Clients(runtime, node, commands, self._gone, sign)
-        directory = Directory(runtime, node, self._peers, sign)
+        self._clients = Clients(runtime, node, commands, self._gone)
+        directory = Directory(runtime, node, self._peers)
         asking = Asking(node, self._peers, directory)
         addresses = Addresses(runtime, node, self._peers, address)
         self._members = MemberCalls(runtime, node, self._clients, commands, directory, addresses)
@@ -67,7 +70,9 @@ class Gateway:
         )
         sending = Sending(runtime, node, self._clients, asking, directory)
         self._receiving = Receiving(runtime, node, self._clients, asking, directory)
-        self.telemetry = talked(v2.RPCS["Telemetry"], self._members.telemetry)
+        self.telemetry = talked(
+            v2.RPCS["Telemetry"], self._members.telemetry, directory.check_caller
+        )
         pulling = Pulling(runtime, node, self._clients, asking, directory)
         streams: dict[str, Stream] = {
             "ReceiveMessage": self._receiving.receive,
@@ -89,8 +94,9 @@ class Gateway:
             "QueryOffset": pulling.query,
             "SyncLiteSubscription": sync_lite_subscription,
         }
-        self.unary = {name: answered(v2.RPCS[name], serve) for name, serve in served.items()}
-        self.streams = {name: streamed(v2.RPCS[name], serve) for name, serve in streams.items()}
+        check, rpcs = directory.check_caller, v2.RPCS
+        self.unary = {name: answered(rpcs[name], serve, check) for name, serve in served.items()}
+        self.streams = {name: streamed(rpcs[name], serve, check) for name, serve in streams.items()}
         api = Service(v2.SERVICE, self.unary, self.streams, {"Telemetry": self.telemetry})
         self.health = health.Health(runtime, [v2.SERVICE])
         names = (v2.SERVICE, health.SERVICE)
@@ -140,12 +146,13 @@ def told(call: GrpcCall, name: str, *statuses: Any) -> None:
                 each.message += f" ({REQUEST_ID} {request_id})"
 
 
-def answered(rpc: Rpc, serve: Unary) -> Unary:
-    """The call, with errors as answers."""
+def answered(rpc: Rpc, serve: Unary, check: Check) -> Unary:
+    """The call of a caller that passes the check, with errors as answers."""
 
     async def answer(call: GrpcCall, request: Any) -> Any:
-        CALLER.set(fields_of(call.metadata))
+        PRESENT.set(caller_of(call))
         try:
+            await check()
             found = await serve(call, request)
         except Exception as error:
             found = rpc.response(status=status_of(error, call, rpc.name))
@@ -157,11 +164,11 @@ def answered(rpc: Rpc, serve: Unary) -> Unary:
     return answer
 
 
-def streamed(rpc: Rpc, serve: Stream) -> Stream:
-    """The call, with an error as its last answer."""
+def streamed(rpc: Rpc, serve: Stream, check: Check) -> Stream:
+    """The same, with an error as its last answer."""
 
     async def answer(call: GrpcCall, request: Any, write: Write) -> None:
-        CALLER.set(fields_of(call.metadata))
+        PRESENT.set(caller_of(call))
 
         async def tell(part: Any) -> None:
             if part.WhichOneof("content") == "status":
@@ -169,6 +176,7 @@ def streamed(rpc: Rpc, serve: Stream) -> Stream:
             await write(part)
 
         try:
+            await check()
             await serve(call, request, tell)
         except Exception as error:
             await tell(rpc.response(status=status_of(error, call, rpc.name)))
@@ -176,13 +184,14 @@ def streamed(rpc: Rpc, serve: Stream) -> Stream:
     return answer
 
 
-def talked(rpc: Rpc, serve: Dialogue) -> Dialogue:
-    """The call, with an error as its last answer and as its end: Node's client reads the first,
+def talked(rpc: Rpc, serve: Dialogue, check: Check) -> Dialogue:
+    """The same, with an error as its last answer and as its end: Node's client reads the first,
     others wait until they hear of the second."""
 
     async def answer(call: GrpcCall, read: Read, write: Write) -> None:
-        CALLER.set(fields_of(call.metadata))
+        PRESENT.set(caller_of(call))
         try:
+            await check()
             await serve(call, read, write)
         except Exception as error:
             found = status_of(error, call, rpc.name)

@@ -90,7 +90,7 @@ class MemberCalls:
         return v2.HeartbeatResponse(status=OK)
 
     async def terminate(self, call: GrpcCall, _: Any) -> Any:
-        self._clients.end(call.client_id)
+        self._clients.end(call)
         return v2.NotifyClientTerminationResponse(status=OK)
 
     # telemetry

@@ -38,6 +38,12 @@ class GatewayNode(Protocol):
         ...
 
     @property
+    def checks_users(self) -> bool:
+        """Whether calls may need a user: those of a broker that checks them, and all of a
+        nameserver, whose brokers may."""
+        ...
+
+    @property
     def credentials(self) -> Credentials | None:
         """With which its gateway asks brokers for itself."""
         ...

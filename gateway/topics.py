@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from saturnmq.gateway.callers import CALLER
+from saturnmq.gateway.callers import PRESENT, Caller, tell
 from saturnmq.gateway.codes import NOT_MASTER
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
@@ -31,6 +31,7 @@ from saturnmq.protocol.retry_policy import (
 from saturnmq.protocol.route import TopicConfig, TopicRoute
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
+    AccessDenied,
     GroupNotExist,
     MalformedFrame,
     NoPermission,
@@ -44,6 +45,7 @@ from saturnmq.runtime.errors import (
 log = logging.getLogger(__name__)
 
 FRESH_S = 1.0
+KNOWN_S = 10.0  # a caller is not asked about again
 KEPT_MOST = 10_000  # facts of one kind
 ASK_S = 2.0
 BUSY = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE)  # it may tell later
@@ -103,7 +105,7 @@ class FreshFacts(Generic[F]):
 async def _outcome(work: Awaitable[F]) -> Any:
     """The result of work, or its error: a task that fails would end the process. All callers share
     it, so the gateway asks for itself."""
-    CALLER.set(None)
+    PRESENT.set(None)
     try:
         return await work
     except SaturnError as error:
@@ -185,10 +187,12 @@ class Directory:
         runtime: Runtime,
         node: GatewayNode,
         peers: Peers,
-        sign: Callable[[Command], None],
     ) -> None:
+        self._runtime = runtime
         self._node = node
-        self._sign = sign
+        self._callers: dict[tuple[str, ...], float] = {}  # known ones, and until when
+        self._is_guarded = False  # a broker has said that it checks users
+        self._denied_by: set[str] = set()  # addresses of nodes that do not know this one
         self._peers = peers
         self._asker: InnerEndpoint | None = None
         self._topics = FreshFacts(runtime, self._find_topic)
@@ -220,7 +224,11 @@ class Directory:
                 if not reply.code:
                     config = TopicConfig.from_json(checked.document(bytes(reply.body)))
                     return types_of(config)
-                is_answered |= reply.code not in BUSY
+                error = error_for(reply.code, reply.remark)
+                if isinstance(error, AccessDenied):
+                    self._warn(address, error)
+                else:
+                    is_answered |= reply.code not in BUSY
             except SaturnError as error:
                 is_answered |= isinstance(error, MalformedFrame)
         if is_answered:
@@ -237,21 +245,66 @@ class Directory:
         others = [address for data in named for address in data.addresses.values()]
         return list(dict.fromkeys([*own, *masters, *others]))
 
+    def _warn(self, address: str, error: SaturnError) -> None:
+        if address not in self._denied_by:
+            self._denied_by.add(address)
+            log.warning(
+                "%s does not answer this node (innerClientAuthenticationCredentials; at a "
+                "nameserver SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY): %s",
+                address,
+                error,
+            )
+
     def inside(self) -> InnerEndpoint:
         """The gateway's own connection to its broker."""
         if self._asker is None or self._asker.closed:
             self._asker = self._node.connect_inside("127.0.0.1:0", Silent())
-            self._asker.sign = self._sign
+            self._asker.sign = tell
         return self._asker
+
+    async def check_caller(self) -> None:
+        """AccessDenied: the brokers do not know the caller of the present call. SystemBusy: none
+        that checks users can be asked."""
+        if not self._node.checks_users:
+            return
+        caller, now = tuple((PRESENT.get() or {}).values()), self._runtime.monotonic()
+        if self._callers.get(caller, 0.0) > now:
+            return
+        await self._ask_access({})
+        if not self._node.broker_name:  # its brokers are asked over the network
+            if len(self._callers) >= KEPT_MOST:
+                self._callers.clear()
+            self._callers[caller] = now + KNOWN_S
 
     async def check_access(self, topic: str) -> None:
         """AccessDenied: the caller may do nothing with this topic. A client asks for a route first,
-        and hears at its start that its credentials are wrong."""
-        if not self._node.broker_name:
-            return  # brokers refuse the calls that follow
-        reply = await self.inside().ask(Command.request(RequestCode.CHECK_ACCESS, {"topic": topic}))
+        and hears at its start that its rules are wrong; at a nameserver it hears it later."""
+        if self._node.broker_name and self._node.checks_users:
+            await self._ask_access({"topic": topic})
+
+    async def may_publish(self, caller: Caller, topic: str) -> bool:
+        """Whether a caller may publish to a topic. SystemBusy: nobody knows now."""
+        PRESENT.set(caller)
+        try:
+            await self._ask_access({"topic": topic, "saturnPublishes": "true"})
+        except AccessDenied:
+            return False
+        finally:
+            PRESENT.set(None)
+        return True
+
+    async def _ask_access(self, ext: dict[str, str]) -> None:
+        try:
+            reply = await self._anywhere(RequestCode.CHECK_ACCESS, ext)
+        except SystemBusy:
+            if self._is_guarded:
+                raise
+            return  # no broker is known that checks anybody
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # RocketMQ's, or an older one
+            return
         if reply.code:
             raise error_for(reply.code, reply.remark)
+        self._is_guarded = reply.ext.get("saturnGuarded") == "true"
 
     async def _find_group(self, name: str) -> GroupFacts:
         ext = {"group": name}

@@ -17,6 +17,7 @@ class NameserverNode:
     """The nameserver, which has started."""
 
     broker_name = ""
+    checks_users = True
     body_max = BODY_MAX
 
     def __init__(

@@ -131,10 +131,11 @@ class ConsumeDirectlyHeader(Header):
 @header
 class UserHeader(Header):
     """AUTH_CREATE_USER 3001, AUTH_UPDATE_USER 3002, AUTH_DELETE_USER 3003, AUTH_GET_USER 3004.
-    `repeated`, ours: a slave passes on what its master may have done already."""
+    `repeated`, ours: it may have been done already; and so may what a slave passes on."""
 
     username: str = text("username", most=NAME_MAX)
     repeated: bool = flag("saturnRepeated", default=False)
+    passed_on: bool = flag("saturnPassedOn", default=False)
 
 
 @header
@@ -157,7 +158,7 @@ class DeleteAclHeader(SubjectHeader):
 
     policy_type: str = text("policyType", default="", most=NAME_MAX)
     resource: str = text("resource", default="", most=SUBJECT_MAX)
-    repeated: bool = flag("saturnRepeated", default=False)
+    passed_on: bool = flag("saturnPassedOn", default=False)
 
 
 @header

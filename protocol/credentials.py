@@ -25,8 +25,12 @@ from .remoting import MAX_FRAME, Body, Command
 
 ACCESS_KEY, SIGNATURE, SECURITY_TOKEN = "AccessKey", "Signature", "SecurityToken"
 ACCESS_VARIABLE, SECRET_VARIABLE = "SATURNMQ_ACCESS_KEY", "SATURNMQ_SECRET_KEY"
-DATE_TIME = "saturnDateTime"
-"""The text that was signed in place of the fields and the body: of a call of gRPC."""
+# The user of a call of gRPC, as a node tells it: its name, the text that it has signed, the
+# signature, and the address that it called from.
+CALLER, CALLER_TEXT = "saturnCaller", "saturnCallerText"
+CALLER_SIGNATURE, CALLER_HOST = "saturnCallerSignature", "saturnCallerHost"
+PASSED_ON = "saturnPassedOn"
+"""A slave adds it to a signed request, so nobody signs it."""
 # Clients up to this version leave a field out of what they sign.
 UNSIGNED_FIELD, UNSIGNED_VERSION = "_UNIQUE_KEY_QUERY", 399  # V4_9_3
 
@@ -93,7 +97,9 @@ def sign(command: Command, credentials: Credentials) -> None:
 
 def signed_fields(fields: Mapping[str, str], version: int = UNSIGNED_VERSION + 1) -> bytes:
     """The part of a signed text that the ext fields are; `version` is that of the client."""
-    left_out = {SIGNATURE, UNSIGNED_FIELD} if version <= UNSIGNED_VERSION else {SIGNATURE}
+    left_out = {SIGNATURE, PASSED_ON}
+    if version <= UNSIGNED_VERSION:
+        left_out.add(UNSIGNED_FIELD)
     return "".join(fields[name] for name in sorted(fields) if name not in left_out).encode()
 
 

@@ -1,9 +1,9 @@
 """The guard before a broker's services: it finds out whose a request is, and whether its user may
 do what it asks for.
 
-A request over Remoting is signed as a whole. One that came over gRPC has the signature that the
-client made of the call's time (`saturnDateTime`), which the gateway passes on: this broker's own
-one, or one of another node. So users are known to brokers alone.
+A request over Remoting is signed as a whole. A call of gRPC has the signature that its client made
+of the call's time alone, so only nodes may tell of one: this broker's own gateway, or another node,
+which signs the request as itself. The rules are then judged for the caller and its address.
 
 A request that the guard refuses is answered NO_PERMISSION (16), with a remark that begins with
 `access denied: `. The remark tells neither a wrong name from a wrong password, nor whether a topic
@@ -13,25 +13,29 @@ exists.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from weakref import WeakKeyDictionary
 
-from saturnmq.broker.access.model import Decision, Need, ResourceKind, User, UserStatus
+from saturnmq.broker.access.model import Decision, Need, ResourceKind, User, UserStatus, UserType
 from saturnmq.broker.access.needs import needs_of
 from saturnmq.broker.access.table import AccessTable, super_user
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.credentials import (
     ACCESS_KEY,
-    DATE_TIME,
+    CALLER,
+    CALLER_HOST,
+    CALLER_SIGNATURE,
+    CALLER_TEXT,
     SIGNATURE,
     Credentials,
     signature,
     signed_fields,
 )
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.inner_endpoint import InnerEndpoint
+from saturnmq.protocol.remoting import Body, Command
 from saturnmq.runtime.errors import ACCESS_DENIED, AccessDenied
 
 Judge = Callable[[Need], None]
@@ -44,11 +48,11 @@ OPEN = frozenset({RequestCode.REPLICA_STATE})
 
 
 class AccessGuard:
-    def __init__(self, config: BrokerConfig, table: AccessTable, own: Credentials) -> None:
-        """`own`: the credentials of this node, whose user need not be in the table."""
+    def __init__(self, config: BrokerConfig, table: AccessTable, own: Credentials | None) -> None:
+        """`own`: the credentials of nodes, whose user need not be in the table."""
         self._config = config
         self._table = table
-        self._own = super_user(own)
+        self._own = User("", "", UserType.SUPER) if own is None else super_user(own)
         self._beats: WeakKeyDictionary[Endpoint, str] = WeakKeyDictionary()  # names of users
 
     def check(self, endpoint: Endpoint, request: Command) -> None:
@@ -60,46 +64,67 @@ class AccessGuard:
         if judge is not anything:
             for need in needs_of(request):
                 judge(need)
-        if code == RequestCode.HEART_BEAT:
-            self._beats[endpoint] = request.ext.get(ACCESS_KEY, "")
+        is_proven = str(code) not in self._config.authentication_whitelist
+        if code == RequestCode.HEART_BEAT and is_proven:
+            self._beats[endpoint] = self.user_of(endpoint, request).name
 
     def judge(self, endpoint: Endpoint, request: Command) -> Judge:
         """The judge of the user of a request, also for needs that only a handler can tell.
         AccessDenied: it has no user."""
         code, config = str(request.code), self._config
-        if code in config.authentication_whitelist:
+        is_free = not config.authorization or code in config.authorization_whitelist
+        if is_free and code in config.authentication_whitelist:
             return anything
-        return self._judge_of(self.user_of(request), endpoint, code)
+        user, host = self._sender(endpoint, request)
+        if is_free or user.is_super:
+            return anything
+        return partial(self._decide, user, host)
 
     def may(self, endpoint: Endpoint, need: Need) -> bool:
         """Whether the user whose client has sent the last heartbeat over this connection may do
         something."""
-        user = self._known(self._beats.get(endpoint, ""))
+        name = self._beats.get(endpoint)
+        user = None if name is None else self._known(name)
+        if user is None or user.status is UserStatus.DISABLED:
+            return False
+        if not self._config.authorization or user.is_super:
+            return True
         try:
-            if user is not None:
-                self._judge_of(user, endpoint)(need)
+            self._decide(user, endpoint.peer_host, need)
         except AccessDenied:
             return False
-        return user is not None
+        return True
 
-    def _judge_of(self, user: User, endpoint: Endpoint, code: str = "") -> Judge:
-        config = self._config
-        if not config.authorization or user.is_super or code in config.authorization_whitelist:
-            return anything
-        return partial(self._decide, user, endpoint.peer_host)
+    def user_of(self, endpoint: Endpoint, request: Command) -> User:
+        """The user of a request. AccessDenied: there is none."""
+        return self._sender(endpoint, request)[0]
 
-    def user_of(self, request: Command) -> User:
-        """The user that has signed a request. AccessDenied: there is none."""
-        fields = request.ext
+    def _sender(self, endpoint: Endpoint, request: Command) -> tuple[User, str]:
+        """The user of a request, and the address that it is judged by."""
+        fields, is_inside = request.ext, isinstance(endpoint, InnerEndpoint)
+        user = self._own if is_inside else self._signer(request, fields)
+        caller = fields.get(CALLER)
+        if caller is None:
+            return user, endpoint.peer_host
+        if user is not self._own:
+            raise denied(f"user {user.name!r} tells of another one, and only nodes do")
+        text, theirs = fields.get(CALLER_TEXT, ""), fields.get(CALLER_SIGNATURE, "")
+        if not caller:
+            raise denied(f"request {request.code} names no user; give the client its credentials")
+        return self._proven(caller, text.encode(), (), theirs), fields.get(CALLER_HOST, "")
+
+    def _signer(self, request: Command, fields: Mapping[str, str]) -> User:
+        """The user that has signed a request of Remoting."""
         name = fields.get(ACCESS_KEY, "")
         if not name:
             raise denied(f"request {request.code} names no user; give the client its credentials")
+        text = signed_fields(fields, request.version)
+        return self._proven(name, text, (request.body, *request.more), fields.get(SIGNATURE, ""))
+
+    def _proven(self, name: str, text: bytes, body: Sequence[Body], theirs: str) -> User:
+        """The user of this name, who has signed this text and body."""
         user = self._known(name)
-        when = fields.get(DATE_TIME)
-        text = signed_fields(fields, request.version) if when is None else when.encode()
-        body = () if when is not None else (request.body, *request.more)
         mine = signature(user.password if user is not None else UNKNOWN, text, body)
-        theirs = fields.get(SIGNATURE, "")
         is_right = hmac.compare_digest(mine.encode(), theirs.encode())
         if user is None or not is_right:
             raise denied(f"user {name!r} is not known, or its signature is not right")
@@ -108,7 +133,7 @@ class AccessGuard:
         return user
 
     def _known(self, name: str) -> User | None:
-        return self._own if name == self._own.name else self._table.user(name)
+        return self._own if name and name == self._own.name else self._table.user(name)
 
     def _decide(self, user: User, host: str, need: Need) -> None:
         if need.kind is ResourceKind.CLUSTER:

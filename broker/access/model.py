@@ -14,7 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
 from typing import Any, Self
 
 from saturnmq.protocol import checked
@@ -96,11 +103,11 @@ class User:
     def subject(self) -> str:
         return f"{SUBJECT}{self.name}"
 
-    def to_json(self) -> dict[str, Any]:
-        """RocketMQ's UserInfo."""
+    def to_json(self, *, hidden: bool = False) -> dict[str, Any]:
+        """RocketMQ's UserInfo; `hidden`: without the password."""
         return {
             "username": self.name,
-            "password": self.password,
+            "password": "" if hidden else self.password,
             "userType": self.kind,
             "userStatus": self.status,
         }
@@ -219,7 +226,12 @@ class Rule:
             return False
         if Action.ALL not in self.actions and need.actions.isdisjoint(self.actions):
             return False
-        return not self.source_ips or any(_is_in(host, each) for each in self.source_ips)
+        if not self.source_ips:
+            return True
+        address = _address_of(host)
+        if address is None:  # it may be one of these
+            return self.decision is Decision.DENY
+        return any(address in _network_of(each) for each in self.source_ips)
 
     def to_json(self) -> dict[str, Any]:
         """RocketMQ's PolicyEntryInfo."""
@@ -341,13 +353,13 @@ def _network(text: str) -> str:
     return text
 
 
-def _is_in(host: str, network: str) -> bool:
+def _address_of(host: str) -> IPv4Address | IPv6Address | None:
     try:
         address = ip_address(host.strip("[]"))
-    except ValueError:  # it is unknown
-        return False
+    except ValueError:
+        return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return (mapped or address) in _network_of(network)
+    return mapped or address
 
 
 @lru_cache(1024)

@@ -65,10 +65,19 @@ def topic_of(frame: bytes) -> str:
 def both(topic_name: str, group_name: str, actions: Actions) -> list[Need]:
     """Actions on a topic, by a group."""
     mine = group(group_name, actions)
-    own = retry_topic(group_name)
-    if topic_name == own or topic_name.startswith((f"{own}_", f"{own}+")):  # of pops
+    if topic_name == retry_topic(group_name):
         return [mine]
     return [topic(topic_name, actions), mine]
+
+
+def acknowledged(topic_name: str, group_name: str) -> list[Need]:
+    """The needs of a group that has popped a message of a topic, or of its own retry topic of that
+    topic, which has both names."""
+    own = retry_topic(group_name)
+    for mark in ("_", "+"):
+        if topic_name.startswith(own + mark):
+            return [topic(topic_name.removeprefix(own + mark), SUB), group(group_name, SUB)]
+    return both(topic_name, group_name, SUB)
 
 
 def _named(body: Mapping[str, Any], items: str, name: str) -> set[str]:
@@ -93,6 +102,16 @@ def _group(actions: Actions) -> Rule:
 
 def _both(actions: Actions) -> Rule:
     return lambda header, request: both(header.topic, header.group, actions)
+
+
+def _acknowledged(header: Any, request: Command) -> Needs:
+    return acknowledged(header.topic, header.group)
+
+
+def _checked(header: headers.CheckAccessHeader, request: Command) -> Needs:
+    if not header.topic:
+        return ()
+    return (topic(header.topic, PUB if header.publishes else PUB | READ),)
 
 
 def _nothing(header: Any, request: Command) -> Needs:
@@ -142,7 +161,7 @@ def _batch_ack(header: Any, request: Command) -> Needs:
     acks = (checked.as_table(each, "an entry of acks") for each in asked)
     named = {(checked.text(each, "t", ""), checked.text(each, "c", "")) for each in acks}
     for topic_name, group_name in named:
-        yield from both(topic_name, group_name, SUB)
+        yield from acknowledged(topic_name, group_name)
 
 
 def _topics(header: Any, request: Command) -> Needs:
@@ -203,9 +222,9 @@ RULES: dict[RequestCode, Rule] = {
     _C.LITE_PULL_MESSAGE: _both(SUB),
     _C.POP_MESSAGE: _both(SUB),
     _C.PEEK_MESSAGE: _both(SUB),
-    _C.ACK_MESSAGE: _both(SUB),
+    _C.ACK_MESSAGE: _acknowledged,
     _C.BATCH_ACK_MESSAGE: _batch_ack,
-    _C.CHANGE_MESSAGE_INVISIBLETIME: _both(SUB),
+    _C.CHANGE_MESSAGE_INVISIBLETIME: _acknowledged,
     _C.NOTIFICATION: _both(SUB),
     _C.POLLING_INFO: _both(READ),
     _C.QUERY_MESSAGE: _topic(READ),
@@ -292,8 +311,8 @@ RULES: dict[RequestCode, Rule] = {
     _C.AUTH_DELETE_ACL: _cluster(UPDATE),
     _C.AUTH_GET_ACL: _cluster(GET),
     _C.AUTH_LIST_ACL: _cluster(GET),
-    _C.GET_ALL_ACCESS: _cluster(GET),
-    _C.CHECK_ACCESS: _topic(PUB | READ),
+    _C.GET_ALL_ACCESS: _cluster(UPDATE),  # and a super user: it has all passwords
+    _C.CHECK_ACCESS: _checked,
 }
 
 

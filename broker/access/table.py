@@ -60,10 +60,11 @@ class AccessTable(Versioned):
             self._users[user.name] = user
             self._touch()
 
-    def ensure_super(self, user: User) -> None:
-        """Add a user of the configuration, unless there is one of this name."""
-        if user.name not in self._users:
-            self._users[user.name] = user
+    def begin(self, first: User) -> None:
+        """Begin with the first user of the configuration; a table that was used is left as it is.
+        Only at a master: a slave gets its master's."""
+        if not self._version.counter:
+            self._users[first.name] = first
             self._touch()
 
     def alter_user(self, user: User) -> None:

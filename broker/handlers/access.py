@@ -1,15 +1,15 @@
 """Requests about users and access rules: codes 3001 to 3010, of RocketMQ's tools, and 390008.
 
-A change is answered when the table is on disk. A slave has its master carry it out, and answers
-what that answers: RocketMQ's tools send each change to master and slaves, one after the other. So a
-change that a slave passes on may have been made already. Only super users make super users, change
-them or delete them. A broker that checks nobody has no users to manage.
+A change is answered when the table is on disk. A slave passes it on to its master as its user has
+signed it, and answers what that answers: RocketMQ's tools send each change to master and slaves,
+one after the other. So a change that a slave passes on may have been made already. Only super users
+make super users, change them or delete them. A broker that checks nobody has no users to manage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from saturnmq.broker import bodies
 from saturnmq.broker.access.guard import denied
@@ -18,6 +18,7 @@ from saturnmq.broker.context import Context, answer, answer_failure, check_maste
 from saturnmq.broker.tables.table_persistence import Saveable, save_all
 from saturnmq.protocol import admin_headers, fastjson, headers
 from saturnmq.protocol.asking import ask_once
+from saturnmq.protocol.credentials import PASSED_ON
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, NoPermission, SystemBusy
@@ -45,10 +46,11 @@ class AccessService:
     def on_create_user(
         self, endpoint: Endpoint, request: Command, header: admin_headers.UserHeader
     ) -> None:
+        self._check_managed()
         user = _read(lambda: User.from_json(_user_info(request, header)))
         if user.is_super:
-            self._check_super(request)
-        again = header.repeated
+            self._check_super(endpoint, request)
+        again = header.repeated or header.passed_on
         self._change(endpoint, request, lambda: self._table.create_user(user, again=again))
 
     def on_update_user(
@@ -59,7 +61,7 @@ class AccessService:
         known = self._table.user(name)
         changed = None if known is None else _read(lambda: known.changed(info))
         if any(each is not None and each.is_super for each in (known, changed)):
-            self._check_super(request)
+            self._check_super(endpoint, request)
 
         def change() -> None:
             before = self._table.user(name)
@@ -75,7 +77,7 @@ class AccessService:
         self._check_managed()
         known = self._table.user(header.username)
         if known is not None and known.is_super:
-            self._check_super(request)
+            self._check_super(endpoint, request)
         self._change(endpoint, request, lambda: self._table.delete_user(header.username))
 
     def on_get_user(
@@ -83,14 +85,15 @@ class AccessService:
     ) -> None:
         self._check_managed()
         user = self._table.user(header.username)
-        body = b"" if user is None else fastjson.dumps(user.to_json())
+        body = b"" if user is None else fastjson.dumps(self._shown(endpoint, request, user))
         answer(endpoint, request, request.reply(0, body=body))
 
     def on_list_users(
         self, endpoint: Endpoint, request: Command, header: admin_headers.UserFilterHeader
     ) -> None:
         self._check_managed()
-        users = [user.to_json() for user in self._table.users(header.part)]
+        found = self._table.users(header.part)
+        users = [self._shown(endpoint, request, user) for user in found]
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(users) if users else b""))
 
     # rules
@@ -111,7 +114,7 @@ class AccessService:
             endpoint,
             request,
             lambda: self._table.delete_rules(
-                header.subject, policy, resource, again=header.repeated
+                header.subject, policy, resource, again=header.passed_on
             ),
         )
 
@@ -130,9 +133,10 @@ class AccessService:
         found = [acl.to_json() for acl in self._table.acls(header.subject, header.resource)]
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(found) if found else b""))
 
-    def on_check(self, endpoint: Endpoint, request: Command, _: headers.TopicHeader) -> None:
-        """390008: the guard has let it pass, so its user may do something with the topic."""
-        answer(endpoint, request, request.reply(0))
+    def on_check(self, endpoint: Endpoint, request: Command, _: headers.CheckAccessHeader) -> None:
+        """390008: the guard has let it pass."""
+        is_checked = "false" if self._c.guard is None else "true"
+        answer(endpoint, request, request.reply(0, ext={"saturnGuarded": is_checked}))
 
     # both
 
@@ -143,11 +147,18 @@ class AccessService:
                 "and initAuthenticationUser, and start it again"
             )
 
-    def _check_super(self, request: Command) -> None:
+    def _check_super(self, endpoint: Endpoint, request: Command) -> None:
         """AccessDenied: the request is not of a super user."""
-        guard = self._c.guard
-        if guard is not None and not guard.user_of(request).is_super:
+        if not self._is_super(endpoint, request):
             raise denied("only super users make super users, change them or delete them")
+
+    def _is_super(self, endpoint: Endpoint, request: Command) -> bool:
+        guard = self._c.guard
+        return guard is None or guard.user_of(endpoint, request).is_super
+
+    def _shown(self, endpoint: Endpoint, request: Command, user: User) -> dict[str, Any]:
+        """A user, without its password if that is a super user's and the asker is none."""
+        return user.to_json(hidden=user.is_super and not self._is_super(endpoint, request))
 
     def _change(self, endpoint: Endpoint, request: Command, change: Callable[[], None]) -> None:
         """Make a change of the table, or have the master make it, and answer."""
@@ -169,11 +180,11 @@ class AccessService:
         c, master = self._c, self._master_address()
         if not master:
             raise SystemBusy("this slave does not know its master; ask that")
-        passed = Command.request(
-            request.code, {**request.ext, "saturnRepeated": "true"}, bytes(request.body)
-        )
+        # With the signature of its user, whom the master knows better.
+        passed = Command.request(request.code, {**request.ext, PASSED_ON: "true"}, request.body)
+        passed.version = request.version
         try:
-            await ask_once(c.runtime, master, passed, PASS_ON_S, credentials=c.credentials)
+            await ask_once(c.runtime, master, passed, PASS_ON_S)
         except OSError as error:
             raise SystemBusy(f"the master at {master} does not answer: {error}") from error
         answer(endpoint, request, request.reply(0))

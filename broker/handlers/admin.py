@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
 
 from saturnmq.broker import bodies
+from saturnmq.broker.access.guard import denied
 from saturnmq.broker.context import Context, answer, answer_failure, check_master
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.handlers import slices
@@ -361,6 +362,8 @@ class AdminService:
     ) -> None:
         if self._c.guard is None:
             raise NoPermission("this broker checks no users (authenticationEnabled)")
+        if not self._c.guard.user_of(endpoint, request).is_super:
+            raise denied("only super users get all passwords")
         access = self._c.access
         if not self._unchanged(endpoint, request, header, access):
             body = fastjson.dumps(access.document())

@@ -29,6 +29,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
 
+from saturnmq.broker.access.table import super_user
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.delivery import DelayService
 from saturnmq.broker.replication.role import State
@@ -222,6 +223,14 @@ class TableSync:
         had, self._groups = self._groups, {group.name for group in self._c.groups}
         self._gone = (self._gone | had) - self._groups
 
+    async def _access_at(self, endpoint: Endpoint) -> dict[str, Any]:
+        """The users and rules of a slave; none if it checks nobody."""
+        try:
+            return _document(await self._ask(endpoint, RequestCode.GET_ALL_ACCESS, {}))
+        except (NoPermission, UnsupportedRequest) as error:
+            log.warning("no users and rules are taken over from a slave: %s", error)
+            return {}
+
     async def _copy_access(self, endpoint: Endpoint) -> None:
         """Take over users and rules; of a master that checks nobody, this node keeps its own."""
         try:
@@ -287,6 +296,9 @@ class TableSync:
 
     def begin_term(self) -> None:
         """Begin as master: marks behind the ends of its queues are of lost messages."""
+        first = self._c.config.first_user
+        if first is not None and self._c.guard is not None:
+            self._c.access.begin(super_user(first))
         # Some received frames were not dispatched yet when the old master died.
         self._topics.restore(self._store.last_entries())
         for table in (self._offsets, self._delays):
@@ -330,9 +342,7 @@ class TableSync:
             groups = _document(
                 await self._ask(endpoint, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {})
             )
-            access = {}
-            if c.guard is not None:
-                access = _document(await self._ask(endpoint, RequestCode.GET_ALL_ACCESS, {}))
+            access = {} if c.guard is None else await self._access_at(endpoint)
         finally:
             endpoint.close()
         if _counter(topics) > c.topics.data_version["counter"]:

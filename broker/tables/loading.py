@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from saturnmq.broker.access.table import super_user
 from saturnmq.broker.context import Context
 from saturnmq.broker.tables.lost_offsets import has_queue
 from saturnmq.broker.tables.table_persistence import Saveable, TablePersistence
@@ -65,9 +64,6 @@ def load_tables(
         context.offsets.keep(partial(has_queue, context))
     files.load("delayClock", delay_clock)
     files.load("access", context.access)
-    first = context.config.first_user
-    if first is not None and context.config.authentication:
-        context.access.ensure_super(super_user(first))
     sink_file = files.load("sinks", sinks)
     for table, file in ((sinks, sink_file), (delays, delay_file)):
         if table.dirty:

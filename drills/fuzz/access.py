@@ -20,7 +20,7 @@ from saturnmq.drills.fuzz.scene import FuzzScene
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode, ResponseCode
-from saturnmq.protocol.credentials import Credentials, sign
+from saturnmq.protocol.credentials import PASSED_ON, Credentials, sign
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import is_system_topic
@@ -204,10 +204,10 @@ class AccessTarget:
             case 1:
                 ext["more"] = "x"
             case 2:
-                name = rng.choice(sorted(ext))
+                name = rng.choice(sorted(ext.keys() - {PASSED_ON}))
                 ext[name] += "x"
             case 3:
-                ext["saturnDateTime"] = "20260101T000000Z"
+                ext["saturnCaller"] = "root"
 
     def _look(self, signer: str, request: Request, reply: Command) -> None:
         """Violation: somebody got, or changed, what is not theirs."""

@@ -196,10 +196,11 @@ async def at_nameserver(
     *,
     is_proxy: bool = False,
     credentials: Credentials | None = None,
+    headers: dict[str, str] | None = None,
     **changes: Any,
 ) -> tuple[Broker, Caller]:
     """A broker with topic T that has a gateway, and a client of its nameserver's, which has these
-    credentials."""
+    credentials; `headers`: of the client."""
     machine = world.node("nameserver")
     server = NameServer(machine, machine.ip, 9876)
     await server.start()
@@ -208,7 +209,7 @@ async def at_nameserver(
     broker.offers(ADDRESS)
     await create_topic(world, broker, "T", "NORMAL")
     node = NameserverNode(machine, server, is_proxy=is_proxy, credentials=credentials)
-    caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"))
+    caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"), headers=headers or {})
     async with asyncio.timeout(30):
         while not (await caller.ask("QueryRoute", topic=v2.Resource(name="T"))).message_queues:
             await asyncio.sleep(0.5)

@@ -99,7 +99,7 @@ def test_a_request_that_was_changed_on_the_way_is_refused(tmp_path: Path, change
             case "key":
                 request.ext[ACCESS_KEY] = "nodes"
             case "time":
-                request.ext["saturnDateTime"] = "20260101T000000Z"
+                request.ext["saturnCaller"] = "root"
         assert "is not right" in told(await plain.request(request, 10.0))
         again = Command.request(C.AUTH_CREATE_USER, signed, b'{"password":"p"}')
         assert (await plain.request(again, 10.0)).code == 0, "unchanged it is taken"
@@ -168,7 +168,9 @@ def test_without_authorization_every_user_may_do_everything(tmp_path: Path) -> N
 def test_listed_codes_are_not_checked(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         settings = checking(
-            tmp_path, authentication_whitelist=("310",), authorization_whitelist=("11",)
+            tmp_path,
+            authentication_whitelist=("310", "12"),
+            authorization_whitelist=("310", "11"),
         )
         broker = await started(runtime, settings)
         root, alice = await signing(runtime, broker, ROOT), await signing(runtime, broker, ALICE)
@@ -177,6 +179,52 @@ def test_listed_codes_are_not_checked(tmp_path: Path) -> None:
         assert (await send(plain, b"x")).code == 0
         assert "names no user" in told(await pull(plain, 0))
         assert (await pull(alice, 0)).code == 0
+        query = {"topic": "orders", "key": "k", "maxNum": 1}
+        assert "names no user" in told(await ask(plain, C.QUERY_MESSAGE, query)), "rules are asked"
+        await broker.close()
+
+    run(body)
+
+
+def test_only_nodes_tell_of_other_users(tmp_path: Path) -> None:
+    """The signature of a call is over its time alone: with it everything could be asked."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, checking(tmp_path))
+        root = await signing(runtime, broker, ROOT)
+        await create_user(root, ALICE)
+        await allow(root, ALICE, "Topic:orders")
+        proof = {
+            "saturnCaller": "alice",
+            "saturnCallerText": "20260101T000000Z",
+            "saturnCallerSignature": signature(ALICE.secret_key, b"20260101T000000Z"),
+            "saturnCallerHost": "10.0.0.1",
+        }
+        nodes = await signing(runtime, broker, NODES)
+        assert (await send(nodes, b"x", **proof)).code == 0
+        assert "Topic:bills from 10.0.0.1" in told(await send(nodes, b"x", topic="bills", **proof))
+        for change in ({"saturnCaller": "root"}, {"saturnCaller": ""}, {"saturnCallerText": "x"}):
+            assert told(await send(nodes, b"x", **(proof | change)))
+        for client in (root, await signing(runtime, broker, None)):
+            assert told(await send(client, b"x", **proof))
+        await broker.close()
+
+    run(body)
+
+
+def test_passwords_of_super_users_are_shown_to_super_users(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, checking(tmp_path))
+        root, alice = await signing(runtime, broker, ROOT), await signing(runtime, broker, ALICE)
+        await create_user(root, ALICE)
+        await allow(root, ALICE, "Cluster:*")
+        for asker, seen in ((root, ROOT.secret_key), (alice, "")):
+            one = json.loads((await ask(asker, C.AUTH_GET_USER, {"username": "root"})).body)
+            users = json.loads((await ask(asker, C.AUTH_LIST_USER)).body)
+            assert one["password"] == users[1]["password"] == seen
+            assert users[0]["password"] == ALICE.secret_key
+        assert "only super users" in told(await ask(alice, C.GET_ALL_ACCESS))
+        assert (await ask(root, C.GET_ALL_ACCESS)).code == 0
         await broker.close()
 
     run(body)

@@ -7,6 +7,7 @@ from typing import Any
 
 from access_rig import ALICE, CHECKING, ROOT, allow, checking, create_user, signing
 from broker_rig import ask, pull, run, send, slave_config, started, until
+from saturnmq.broker.access.table import super_user
 from saturnmq.broker.broker import Broker
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode, ResponseCode
@@ -127,9 +128,51 @@ def test_a_slave_keeps_its_users_if_the_master_checks_nobody(tmp_path: Path) -> 
         master, slave = await pair(runtime, tmp_path, authentication=False, authorization=False)
         plain = await signing(runtime, master, None)
         assert (await send(plain, b"x")).code == 0
+        slave.ground.context.access.begin(super_user(ROOT))  # from a time as master
         await until(lambda: "orders" in slave.ground.context.topics)
+        await slave.replication.table_sync.copy_now()
         reader = await signing(runtime, slave, ROOT)
         assert (await pull(reader, 0)).code == 0
+        await slave.close()
+        await master.close()
+
+    run(body)
+
+
+def test_the_first_user_is_the_masters_to_make(tmp_path: Path) -> None:
+    """The password of the configuration may be an old one, which somebody has learned."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        master, slave = await pair(runtime, tmp_path)
+        root = await signing(runtime, master, ROOT)
+        info = fastjson.dumps({"password": "new"})
+        assert (await ask(root, C.AUTH_UPDATE_USER, {"username": "root"}, info)).code == 0
+        await slave.close()
+        await master.close()
+        alone = await started(runtime, slave_config(tmp_path / "fresh", master, **CHECKING))
+        old = await signing(runtime, alone, ROOT)
+        assert (await pull(old, 0)).code == NO
+        assert alone.ground.context.access.users() == []
+        await alone.close()
+
+    run(body)
+
+
+def test_the_master_judges_what_a_slave_passes_on(tmp_path: Path) -> None:
+    """A slave that cannot copy the tables still knows a user that has lost its rights."""
+
+    async def body(runtime: NativeRuntime) -> None:
+        master, slave = await pair(runtime, tmp_path)
+        root = await signing(runtime, master, ROOT)
+        await create_user(root, ALICE)
+        await allow(root, ALICE, "Cluster:*")
+        await until(lambda: access_of(slave) == access_of(master))
+        slave.replication.table_sync.master_address = lambda: ""  # it copies no more
+        assert (await ask(root, C.AUTH_DELETE_ACL, {"subject": "User:alice"})).code == 0
+        alice = await signing(runtime, slave, ALICE)
+        reply = await create_user(alice, Credentials("eve", "e"))
+        assert (reply.code, "access denied" in str(reply.remark)) != (0, False)
+        assert master.ground.context.access.user("eve") is None
         await slave.close()
         await master.close()
 

@@ -103,12 +103,19 @@ def test_the_default_policy_is_asked_last() -> None:
         ("[2001:db8::1]", ["2001:db8::/32"], True),
         ("2001:db9::1", ["2001:db8::/32"], False),
         ("", ["0.0.0.0/0"], False),
+        ("unknown", ["0.0.0.0/0"], False),
     ],
 )
 def test_a_rule_is_for_its_addresses_only(host: str, listed: list[str], fits: bool) -> None:
     rules = acl(entry("Topic:orders", ["Pub"], sourceIps=listed))
     told = decided(rules, ResourceKind.TOPIC, "orders", Action.PUB, host=host)
     assert told == ("Allow Topic:orders" if fits else "none")
+
+
+def test_a_rule_that_denies_is_for_unknown_addresses_too() -> None:
+    rules = acl(entry("*", ["All"]), entry("Topic:orders", ["Pub"], "Deny", sourceIps=["10.0.0.1"]))
+    assert decided(rules, ResourceKind.TOPIC, "orders", Action.PUB, host="") == "Deny Topic:orders"
+    assert decided(rules, ResourceKind.TOPIC, "orders", Action.PUB, host="10.0.0.2") == "Allow *"
 
 
 @given(address=st.ip_addresses(v=4), network=st.ip_addresses(v=4), bits=st.integers(0, 32))

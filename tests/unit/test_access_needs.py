@@ -122,7 +122,10 @@ def test_every_request_that_is_served_has_a_rule() -> None:
         (C.GET_BROKER_CONFIG, {}, b"", {"Get of Cluster:"}),
         (C.UPDATE_BROKER_CONFIG, {}, b"", {"Update of Cluster:"}),
         (C.AUTH_CREATE_USER, {"username": "bob"}, b"{}", {"Update of Cluster:"}),
-        (C.GET_ALL_ACCESS, {}, b"", {"Get of Cluster:"}),
+        (C.GET_ALL_ACCESS, {}, b"", {"Update of Cluster:"}),
+        (C.CHECK_ACCESS, {}, b"", set()),
+        (C.CHECK_ACCESS, {"topic": "t"}, b"", {"Get/Pub/Sub of Topic:t"}),
+        (C.CHECK_ACCESS, {"topic": "t", "saturnPublishes": "true"}, b"", {"Pub of Topic:t"}),
         (
             C.QUERY_ASSIGNMENT,
             {},
@@ -143,8 +146,8 @@ PULL = {"queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 0}
     [
         ("orders", {"Sub of Group:g", "Sub of Topic:orders"}),
         (RETRY, {"Sub of Group:g"}),
-        (f"{RETRY}_orders", {"Sub of Group:g"}),
-        (f"{RETRY}+orders", {"Sub of Group:g"}),
+        (f"{RETRY}_orders", {"Sub of Group:g", "Sub of Group:g_orders"}),
+        (f"{RETRY}+orders", {"Sub of Group:g", "Sub of Group:g+orders"}),
         ("%RETRY%other", {"Sub of Group:g", "Sub of Group:other"}),
         ("%DLQ%g", {"Sub of Group:g", "Sub of Topic:%DLQ%g"}),
     ],
@@ -153,6 +156,16 @@ def test_a_group_reads_its_own_retry_topic_and_no_other(topic: str, expected: se
     ext = {"consumerGroup": "g", "topic": topic, **PULL}
     assert needs(C.PULL_MESSAGE, ext) == expected
     assert needs(C.LITE_PULL_MESSAGE, ext) == expected
+
+
+@pytest.mark.parametrize("mark", ["_", "+"])
+def test_a_group_acknowledges_what_came_again_of_a_topic(mark: str) -> None:
+    ext = {"consumerGroup": "g", "topic": f"{RETRY}{mark}orders", "queueId": 0, "offset": 0}
+    ext |= {"extraInfo": "x", "invisibleTime": 1000}
+    expected = {"Sub of Group:g", "Sub of Topic:orders"}
+    assert needs(C.ACK_MESSAGE, ext) == needs(C.CHANGE_MESSAGE_INVISIBLETIME, ext) == expected
+    acks = {"acks": [{"c": "g", "t": f"{RETRY}{mark}orders"}]}
+    assert needs(C.BATCH_ACK_MESSAGE, {}, acks) == expected
 
 
 @pytest.mark.parametrize(

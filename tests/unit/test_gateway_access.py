@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,14 +15,27 @@ from saturnmq.broker.access.model import Acl, Action, Decision, PolicyType, Reso
 from saturnmq.broker.access.table import super_user
 from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
-from saturnmq.gateway.callers import CALLER, Signatory, fields_of
+from saturnmq.gateway.callers import PRESENT, Signatory, caller_of, tell
+from saturnmq.gateway.callers import Caller as Told
+from saturnmq.gateway.calls import GrpcCall
 from saturnmq.gateway.topics import FreshFacts
-from saturnmq.protocol.credentials import ACCESS_KEY, DATE_TIME, SIGNATURE, Credentials
+from saturnmq.protocol.credentials import (
+    ACCESS_KEY,
+    CALLER,
+    CALLER_HOST,
+    CALLER_SIGNATURE,
+    CALLER_TEXT,
+    Credentials,
+)
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.native import NativeRuntime
 from world_rig import World, run
 
-OPEN_TO_RIG = CHECKING | {"authentication_whitelist": ("17",)}  # it makes topics
+OPEN_TO_RIG = CHECKING | {  # it makes topics
+    "authentication_whitelist": ("17",),
+    "authorization_whitelist": ("17",),
+}
+BOB = Credentials("bob", "bob's password")
 WHEN = "20261128T120000Z"
 
 
@@ -160,7 +172,9 @@ def test_the_gateway_asks_for_itself_what_all_callers_share() -> None:
 
 def test_a_nameserver_passes_on_whose_a_call_is() -> None:
     async def body(world: World) -> None:
-        broker, caller = await at_nameserver(world, is_proxy=True, credentials=NODES, **OPEN_TO_RIG)
+        broker, caller = await at_nameserver(
+            world, is_proxy=True, credentials=NODES, headers=signed(ROOT), **OPEN_TO_RIG
+        )
         rules(broker, ALICE, "Topic:T")
         caller.headers = signed(ALICE)
         assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
@@ -174,34 +188,42 @@ def test_a_nameserver_passes_on_whose_a_call_is() -> None:
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=40)
 
 
+def called(headers: dict[str, str]) -> Told:
+    return caller_of(GrpcCall("10.1.1.1:4711", headers, None))
+
+
 @given(header=st.one_of(TEXTS, TEXTS.map("MQv2-HMAC-SHA1 {}".format)), when=TEXTS)
 def test_no_header_is_taken_for_half_a_signature(header: str, when: str) -> None:
-    found = fields_of({"authorization": header, "x-mq-date-time": when})
-    assert not found or found.keys() == {ACCESS_KEY, DATE_TIME, SIGNATURE}
-    assert all(found.values())
+    found = dict(called({"authorization": header, "x-mq-date-time": when}))
+    assert found.pop(CALLER_HOST) == "10.1.1.1"
+    if found != {CALLER: ""}:
+        assert found.keys() == {CALLER, CALLER_TEXT, CALLER_SIGNATURE}
+        assert all(found.values())
 
 
 @given(name=st.from_regex(r"[A-Za-z0-9._-]{1,20}", fullmatch=True), secret=TEXTS.filter(bool))
 def test_what_clients_write_is_read(name: str, secret: str) -> None:
-    found = fields_of(signed(Credentials(name, secret)))
-    assert found[ACCESS_KEY] == name
-    assert found[DATE_TIME] == WHEN
+    found = called(signed(Credentials(name, secret)))
+    assert (found[CALLER], found[CALLER_TEXT]) == (name, WHEN)
     with_scope = signed(Credentials(name, secret))
     with_scope["authorization"] = with_scope["authorization"].replace(
         f"{name},", f"{name}/region/RocketMQ,"
     )
-    assert fields_of(with_scope) == found
+    assert called(with_scope) == found
 
 
-def test_a_request_says_whose_it_is_or_the_nodes_own() -> None:
+def test_a_request_tells_of_its_caller_and_is_the_nodes() -> None:
     signatory = Signatory(NODES)
-    for caller, name in [(None, "nodes"), ({}, None), (fields_of(signed(ALICE)), "alice")]:
-        token = CALLER.set(caller)
-        command = Command.request(11, {"topic": "T"})
-        signatory.sign(command)
-        CALLER.reset(token)
-        assert command.ext.get(ACCESS_KEY) == name
-        assert command.ext["topic"] == "T"
+    for caller, name in [(None, None), (called({}), ""), (called(signed(ALICE)), "alice")]:
+        token = PRESENT.set(caller)
+        outside, inside = (Command.request(11, {"topic": "T"}) for _ in range(2))
+        signatory.sign(outside)
+        tell(inside)
+        PRESENT.reset(token)
+        assert outside.ext[ACCESS_KEY] == "nodes"
+        assert ACCESS_KEY not in inside.ext
+        assert outside.ext.get(CALLER) == inside.ext.get(CALLER) == name
+        assert outside.ext["topic"] == "T"
     plain = Command.request(11, {"topic": "T"})
     Signatory(None).sign(plain)
     assert plain.ext == {"topic": "T"}
@@ -211,12 +233,73 @@ def test_a_fact_is_asked_for_in_nobodys_name() -> None:
     """On a real loop a task has the context of the call that has started it."""
 
     async def main() -> None:
-        async def find(name: str) -> tuple[str, Mapping[str, str] | None]:
-            return name, CALLER.get()
+        async def find(name: str) -> tuple[str, Told | None]:
+            return name, PRESENT.get()
 
         facts = FreshFacts(NativeRuntime(), find)
-        CALLER.set(fields_of(signed(ALICE)))
+        PRESENT.set(called(signed(ALICE)))
         assert await facts.get("T") == ("T", None)
-        assert CALLER.get(), "the caller's own context is as it was"
+        assert PRESENT.get(), "the caller's own context is as it was"
 
     asyncio.run(main())
+
+
+def transactional(topic: str) -> Any:
+    settings = v2.Settings(client_type=v2.ClientType.PRODUCER)
+    settings.publishing.topics.add(name=topic)
+    return v2.TelemetryCommand(settings=settings)
+
+
+def test_nobody_calls_as_the_client_of_another_user() -> None:
+    """The ids of clients are no secret."""
+
+    async def body(world: World) -> None:
+        broker, owner = await checked(world)
+        rules(broker, ALICE, "Topic:T")
+        owner.headers = signed(ALICE)
+        stream = owner.open_telemetry()
+        await owner.says.put(transactional("T"))
+        await world.until(lambda: bool(owner.told))
+        clients = owner.gateway._clients
+        assert len(clients) == 1
+        for headers in ({}, signed(Credentials("alice", "another"))):
+            thief = Caller(world, owner.gateway, headers=headers)
+            ended = await thief.ask("NotifyClientTermination")
+            assert ended.status.code == Code.UNAUTHORIZED
+            theft = thief.open_telemetry()
+            await thief.says.put(v2.TelemetryCommand())
+            with pytest.raises(Exception, match="access denied"):
+                await theft
+        rules(broker, BOB)
+        thief = Caller(world, owner.gateway, headers=signed(BOB))
+        assert (await thief.ask("NotifyClientTermination")).status.code == Code.OK
+        [client] = clients
+        assert client.has_stream
+        assert client.key == ("alice", owner.client_id)
+        stream.cancel()
+
+    run(body)
+
+
+def test_a_gateway_vouches_only_for_producers_that_may_publish() -> None:
+    """It tells other brokers of them as the node that it is, and is asked with whole messages."""
+
+    async def body(world: World) -> None:
+        broker, caller = await at_nameserver(
+            world, is_proxy=True, credentials=NODES, headers=signed(ROOT), **OPEN_TO_RIG
+        )
+        await create_topic(world, broker, "X", "TRANSACTION")
+        rules(broker, ALICE, "Topic:X")
+        rules(broker, BOB)
+        streams: list[asyncio.Task[None]] = []
+        for headers in ({}, signed(BOB), signed(ALICE)):
+            each = Caller(world, caller.gateway, client_id=f"c{len(streams)}", headers=headers)
+            streams.append(each.open_telemetry())
+            await each.says.put(transactional("X"))
+        await asyncio.sleep(30.0)
+        allowed = {each.key[0]: each.allowed for each in caller.gateway._clients if each.topics}
+        assert allowed == {"alice": {"X"}, "bob": frozenset()}, "nobody has no client"
+        for stream in streams:
+            stream.cancel()
+
+    run(body)

@@ -88,7 +88,7 @@ def route(**addresses: str) -> TopicRoute:
 def gateway(world: World, *routes: TopicRoute) -> tuple[Addresses, Asking]:
     machine, node = world.node("gateway"), Node(list(routes))
     peers = Peers(machine, lambda _, __: None, lambda _: None)
-    asking = Asking(node, peers, Directory(machine, node, peers, lambda _: None))
+    asking = Asking(node, peers, Directory(machine, node, peers))
     return Addresses(machine, node, peers, OWN), asking
 
 

@@ -120,7 +120,7 @@ def test_a_client_is_asked_about_a_transaction_at_another_broker_than_that_of_it
         here.says.put_nowait(v2.TelemetryCommand(settings=asked))
         sent = there.message(b"open", message_type=v2.MessageType.TRANSACTION)
         (entry,) = (await there.send(sent)).entries
-        there.gateway._clients.end(there.client_id)  # nobody else can be asked
+        there.gateway._clients.end(there.call())  # nobody else can be asked
         await world.until(lambda: len(here.told) > 2)
         question = here.told[2].recover_orphaned_transaction_command
         assert question.message.body == b"open"

@@ -160,10 +160,10 @@ def test_nobody_else_reads_the_fields_of_a_request() -> None:
     }
     assert found == {
         # A signature covers all fields, whatever they are; and a slave passes all of them on.
-        "broker/access/guard.py: fields = request.ext",
-        'broker/access/guard.py: self._beats[endpoint] = request.ext.get(ACCESS_KEY, "")',
-        'broker/handlers/access.py: request.code, {**request.ext, "saturnRepeated": "true"}, '
-        "bytes(request.body)",
+        "broker/access/guard.py: fields, is_inside = request.ext, isinstance(endpoint, "
+        "InnerEndpoint)",
+        "broker/handlers/access.py: passed = Command.request(request.code, {**request.ext, "
+        'PASSED_ON: "true"}, request.body)',
         'broker/context.py: log.exception("request %d with %s failed", request.code, request.ext)',
         "broker/registration.py: news = answer.command.ext",
         "nameserver/server.py: return HEADERS[RequestCode(command.code)].decode(command.ext)",
