@@ -169,6 +169,15 @@ class AclFilterHeader(Header):
     resource: str = text("resourceFilter", default="", most=SUBJECT_MAX)
 
 
+@header
+class CheckAccessHeader(Header):
+    """CHECK_ACCESS 390008: may the user of the request do something with the topic, or publish to
+    it? Without a topic: is the user known?"""
+
+    topic: str | None = name("topic", default=None)
+    publishes: bool = flag("saturnPublishes", default=False)
+
+
 _C = RequestCode
 ADMIN_HEADERS: dict[RequestCode, type[Header]] = {
     _C.GET_CONSUME_STATS: ConsumeStatsHeader,
@@ -194,4 +203,5 @@ ADMIN_HEADERS: dict[RequestCode, type[Header]] = {
     _C.AUTH_DELETE_ACL: DeleteAclHeader,
     _C.AUTH_GET_ACL: SubjectHeader,
     _C.AUTH_LIST_ACL: AclFilterHeader,
+    _C.CHECK_ACCESS: CheckAccessHeader,
 }

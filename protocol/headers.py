@@ -286,15 +286,6 @@ class CopyTableHeader(Header):
     known: str = text("saturnKnown", default="", most=64)
 
 
-@header
-class CheckAccessHeader(Header):
-    """CHECK_ACCESS 390008: may the user of the request do something with the topic, or publish to
-    it? Without a topic: is the user known?"""
-
-    topic: str | None = name("topic", default=None)
-    publishes: bool = flag("saturnPublishes", default=False)
-
-
 # nodes of a group
 
 
@@ -469,7 +460,6 @@ HEADERS: dict[RequestCode, type[Header]] = {
     _C.GET_ALL_CONSUMER_OFFSET: CopyTableHeader,
     _C.GET_ALL_DELAY_OFFSET: CopyTableHeader,
     _C.GET_ALL_ACCESS: CopyTableHeader,
-    _C.CHECK_ACCESS: CheckAccessHeader,
     _C.GET_TIMER_CHECK_POINT: NoFieldsHeader,
     _C.GET_TIMER_METRICS: NoFieldsHeader,
     _C.GET_BROKER_HA_STATUS: NoFieldsHeader,

@@ -24,7 +24,7 @@ from typing import Any
 
 from saturnmq.broker import bodies
 from saturnmq.broker.access.model import Action, Need, ResourceKind
-from saturnmq.protocol import checked, headers
+from saturnmq.protocol import admin_headers, checked, headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command_reading import header_of
 from saturnmq.protocol.frame import Frame, decode_frame
@@ -108,7 +108,7 @@ def _acknowledged(header: Any, request: Command) -> Needs:
     return acknowledged(header.topic, header.group)
 
 
-def _checked(header: headers.CheckAccessHeader, request: Command) -> Needs:
+def _checked(header: admin_headers.CheckAccessHeader, request: Command) -> Needs:
     if not header.topic:
         return ()
     return (topic(header.topic, PUB if header.publishes else PUB | READ),)

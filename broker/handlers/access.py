@@ -16,7 +16,7 @@ from saturnmq.broker.access.guard import denied
 from saturnmq.broker.access.model import Acl, PolicyType, Resource, User, bounded, user_of
 from saturnmq.broker.context import Context, answer, answer_failure, check_master
 from saturnmq.broker.tables.table_persistence import Saveable, save_all
-from saturnmq.protocol import admin_headers, fastjson, headers
+from saturnmq.protocol import admin_headers, fastjson
 from saturnmq.protocol.asking import ask_once
 from saturnmq.protocol.credentials import PASSED_ON
 from saturnmq.protocol.endpoint import Endpoint
@@ -133,7 +133,9 @@ class AccessService:
         found = [acl.to_json() for acl in self._table.acls(header.subject, header.resource)]
         answer(endpoint, request, request.reply(0, body=fastjson.dumps(found) if found else b""))
 
-    def on_check(self, endpoint: Endpoint, request: Command, _: headers.CheckAccessHeader) -> None:
+    def on_check(
+        self, endpoint: Endpoint, request: Command, _: admin_headers.CheckAccessHeader
+    ) -> None:
         """390008: the guard has let it pass."""
         is_checked = "false" if self._c.guard is None else "true"
         answer(endpoint, request, request.reply(0, ext={"saturnGuarded": is_checked}))
