@@ -10,9 +10,11 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def interrupt_later() -> Iterator[None]:
-    """Let the block end before Ctrl-C counts; a second one counts at once. Signals come to the main
-    thread, so in another one there is nothing to do."""
-    if threading.current_thread() is not threading.main_thread():
+    """Let the block end before Ctrl-C counts; a second one counts at once. An error of the block
+    goes before it. Signals come to the main thread, so in another one there is nothing to do, nor
+    where they are ignored, as in a job in the background."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
         yield
         return
     came = False
@@ -28,5 +30,5 @@ def interrupt_later() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        if came:
-            raise KeyboardInterrupt
+    if came:
+        raise KeyboardInterrupt

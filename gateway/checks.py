@@ -15,7 +15,7 @@ from saturnmq.protocol import topics
 from saturnmq.protocol.pop_headers import EXPRESSION_MAX
 from saturnmq.runtime.errors import InvalidParameter
 
-TOPICS_MAX = 1_000  # that one consumer subscribes
+TOPICS_MAX = 1_000  # that one client subscribes, or produces for
 GROUP_CHARACTERS_MAX = 64  # of a message group
 PROPERTIES_MAX = 128
 PROPERTY_BYTES_MAX = 16 << 10
@@ -63,6 +63,16 @@ def check_expression(filter_: Any) -> None:
             Code.ILLEGAL_FILTER_EXPRESSION,
             f"the filter has {len(filter_.expression)} characters, the limit is {EXPRESSION_MAX}",
         )
+
+
+def check_published(entries: Sequence[Any]) -> list[str]:
+    """Check the topics that one producer names; their names."""
+    if len(entries) > TOPICS_MAX:
+        raise CallRefused(
+            Code.BAD_REQUEST,
+            f"{len(entries)} topics are published, the limit is {TOPICS_MAX}: use more producers",
+        )
+    return [topic_of(entry) for entry in entries]
 
 
 def check_subscriptions(entries: Sequence[Any]) -> None:

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, Protocol
 
 from saturnmq.gateway import v2
 from saturnmq.gateway.callers import PRESENT, Caller, tell
 from saturnmq.gateway.calls import LANGUAGE, GrpcCall, Write
-from saturnmq.gateway.checks import check_subscriptions, group_of, topic_of
+from saturnmq.gateway.checks import TOPICS_MAX, check_published, check_subscriptions, group_of
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.settings import check_settings
 from saturnmq.protocol import fastjson
@@ -149,8 +150,15 @@ class Client:
             check_subscriptions(subscription.subscriptions)
             self.join(group_of(subscription.group))
         else:
-            self.topics |= dict.fromkeys(map(topic_of, settings.publishing.topics))
+            self.produce(check_published(settings.publishing.topics))
         self.settings = settings
+
+    def produce(self, topics: Iterable[str]) -> None:
+        """It is a producer of these topics, too. Of too many, the first are forgotten: all are told
+        in each heartbeat."""
+        self.topics |= dict.fromkeys(topics)
+        for topic in [*islice(self.topics, max(0, len(self.topics) - TOPICS_MAX))]:
+            del self.topics[topic]
 
     def join(self, group: str) -> None:
         """It is a consumer of this group."""

@@ -132,7 +132,7 @@ class Sending:
     async def _produces(self, client: Client, topic: str) -> None:
         """Have the broker know the client as a producer of the topic, before it has to ask one."""
         if topic not in client.topics:
-            client.topics[topic] = None
+            client.produce([topic])
             await self._clients.beat(client)
 
     async def _store(

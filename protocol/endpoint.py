@@ -199,9 +199,9 @@ class Endpoint(asyncio.BufferedProtocol):
     def refuse(self, why: SaturnError) -> None:
         """Answer the next request with `why`, and close."""
 
-        def refuse(_: Endpoint, command: Command) -> None:
-            self.send(command.reply(why.code, str(why)), command)
-            self.close(str(why))
+        def refuse(endpoint: Endpoint, command: Command) -> None:  # not `self`: a cycle
+            endpoint.send(command.reply(why.code, str(why)), command)
+            endpoint.close(str(why))
 
         self._handler = refuse
 

@@ -154,6 +154,8 @@ class InnerEndpoint(Endpoint):
         waiting, self._asked = self._asked, {}
         self._late.clear()
         super()._shut()
+        # Cut the cycle with the client: a node's collector would never free it (`cli/garbage.py`).
+        self._client, self.sign = Silent(), _unsigned
         for future, _ in waiting.values():
             if not future.done():
                 future.set_exception(self._lost("a request"))

@@ -57,8 +57,11 @@ class TlsLink(asyncio.Protocol):
             self._plain += data
             self._deliver()
         else:
+            if self._endpoint.closed:  # nobody would give the memory back
+                return
             is_in_line = bool(self._unshaken)
             self._unshaken += data
+            self._endpoint.budget.hold(len(data))
             if not is_in_line and not self._turns.when_free(self._shake_hands):
                 self._socket.pause_reading()
 
@@ -67,6 +70,7 @@ class TlsLink(asyncio.Protocol):
         if self._socket.is_closing():
             return
         data, self._unshaken = bytes(self._unshaken), bytearray()
+        self._endpoint.budget.hold(-len(data))
         if not self._paused:
             self._socket.resume_reading()
         if self._tls is not None:

@@ -56,10 +56,14 @@ class Turns:
 
     def _next(self) -> None:
         self._until = 0.0
-        for _ in range(len(self._line)):
-            self._line.popleft()()
-            if self.is_over():
-                return
+        try:
+            for _ in range(len(self._line)):
+                self._line.popleft()()
+                if self.is_over():
+                    return
+        finally:
+            if self._line:  # those behind a step that failed have a turn, too
+                self.is_over()
 
 
 class OncePerTurn(Generic[T]):

@@ -58,7 +58,7 @@ from saturnmq.runtime.errors import (
 from saturnmq.store.message_store import Arrival
 
 BATCH_MAX = 32  # messages of one pop, as in RocketMQ
-HOLD_MAX_S = 60.0
+HOLD_MAX_MS = 60_000
 HELD_BYTES = 2000  # of a request that waits
 LOOKED_AT = 64  # queues in one turn of the loop: about half a millisecond
 TRIED = 32  # held requests in one turn
@@ -194,6 +194,7 @@ class PopRequests:
         reading_group(c, group_name, topic_name)
 
     def _begin(self, held: HeldPop) -> None:
+        held.poll_ms = min(held.poll_ms, HOLD_MAX_MS)  # in all, however often it is looked at
         places = list(self._service.queues(held.order))
         if held.order.sql is None and len(places) <= LOOKED_AT:
             if not self._try(held, places):
@@ -283,8 +284,7 @@ class PopRequests:
                 return
             self.held.forget(other)
             self._nothing(other, ResponseCode.POLLING_FULL)
-        seconds = min(held.poll_ms / 1000, HOLD_MAX_S)
-        self.held.add(held, self._runtime.monotonic() + seconds)
+        self.held.add(held, self._runtime.monotonic() + held.poll_ms / 1000)
         self._note_group(held)
 
     def _note_group(self, held: HeldPop) -> None:

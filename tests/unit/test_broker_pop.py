@@ -158,6 +158,27 @@ def test_after_the_last_attempt_a_message_is_a_dead_letter() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("filter_", [{}, {"exp": "n > 3", "expType": "SQL92"}])
+def test_a_pop_waits_for_a_minute_at_most(filter_: dict[str, str]) -> None:
+    async def body(world: World) -> None:
+        _, popper = await started(world)
+        await send(popper, "a")
+        assert bodies(await popper.pop(invisible=900_000)) == [b"a"]
+        sender = await world.connect(popper.remote.endpoint.peer_address)
+        ext = {"consumerGroup": "G", "topic": "T", "queueId": -1, "maxMsgNums": 1, "bornTime": 0}
+        ext |= {"invisibleTime": 1000, "initMode": 0, "pollTime": 1 << 50, **filter_}
+        begun = world.loop.time()
+        waiting = asyncio.ensure_future(popper.remote.ask(Code.POP_MESSAGE, ext, seconds=900.0))
+        while not waiting.done():
+            await asyncio.sleep(7.0)
+            if filter_:  # it is looked at again
+                await sender.send(b"no", n="1")
+        assert (await waiting).code == 210
+        assert 60 <= world.loop.time() - begun < 68
+
+    run(body)
+
+
 def test_a_long_poll_gets_a_message_when_it_comes() -> None:
     async def body(world: World) -> None:
         broker, popper = await started(world)

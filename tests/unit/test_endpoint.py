@@ -426,6 +426,24 @@ def test_connections_in_line_are_served_in_turn() -> None:
     run(main)
 
 
+def test_those_in_line_behind_a_step_that_fails_are_served() -> None:
+    async def main(runtime: NativeRuntime) -> None:
+        line, served, failures = turns.Turns(runtime), asyncio.Event(), list[object]()
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: failures.append(context["exception"]))
+
+        def fail() -> None:
+            raise ZeroDivisionError
+
+        line.wait(fail)
+        line.wait(served.set)
+        async with asyncio.timeout(10):
+            await served.wait()
+        assert [type(each) for each in failures] == [ZeroDivisionError]
+
+    run(main)
+
+
 def test_a_flood_of_a_peer_that_does_not_read_waits_until_it_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

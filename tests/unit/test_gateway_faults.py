@@ -180,6 +180,10 @@ OF_SETTINGS: list[tuple[Fault, int]] = [
     (put("settings.publishing", None), Code.BAD_REQUEST),
     (put("settings.subscription", v2.Subscription(group=resource("G"))), Code.BAD_REQUEST),
     (put("settings.publishing.topics", [resource("a b")]), Code.ILLEGAL_TOPIC),
+    (
+        put("settings.publishing.topics", [resource(f"T{number}") for number in range(1_001)]),
+        Code.BAD_REQUEST,
+    ),
     *(
         (several(put("settings.client_type", 3), put("settings.subscription", asked)), code)
         for asked, code in (

@@ -19,7 +19,7 @@ from saturnmq.gateway.http2.connection import Http2Connection
 from saturnmq.gateway.http2.socket_side import GrpcSocket
 from saturnmq.gateway.opening import PREFACE
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.tls import Tls
+from saturnmq.protocol.tls import SESSION_BYTES, Tls
 from saturnmq.protocol.tls_link import TlsLink
 from saturnmq.runtime import turns
 from saturnmq.runtime.door import split_address
@@ -56,6 +56,16 @@ def run_both(pem: str, body: Callable[[Served, tuple[str, int]], Awaitable[None]
     run(main)
 
 
+def left() -> Counter[str]:
+    """The objects of connections that ended, by their classes."""
+    return Counter(
+        type(each).__name__
+        for each in gc.get_objects()
+        if isinstance(each, KINDS)
+        or (isinstance(each, Endpoint) and each.closed and each._turns is not None)
+    )
+
+
 @pytest.mark.parametrize("is_grpc", [False, True], ids=["Remoting", "gRPC"])
 def test_a_turn_of_the_loop_that_is_over_does_one_step_of_all_handshakes(
     pem: str, monkeypatch: pytest.MonkeyPatch, is_grpc: bool
@@ -71,9 +81,13 @@ def test_a_turn_of_the_loop_that_is_over_does_one_step_of_all_handshakes(
             await asyncio.sleep(0)
 
     step = Tls.received
+    counted = [lambda: 0]
+    most = 0
 
     def received(self: Tls, data: bytes) -> tuple[bytes, bytes, bool]:
+        nonlocal most
         steps[turn] += 1
+        most = max(most, counted[0]() - SESSION_BYTES * steps.total())
         return step(self, data)
 
     monkeypatch.setattr(Tls, "received", received)
@@ -85,6 +99,9 @@ def test_a_turn_of_the_loop_that_is_over_does_one_step_of_all_handshakes(
         opened = [socket.create_connection(address) for _ in range(CLIENTS)]
         await server.until(lambda: len(server.all) == CLIENTS + 1)
         counting = asyncio.create_task(count_turns())
+        assert (await ask(plain)).code == 0
+        before = server.all.budget.used
+        counted[0] = lambda: server.all.budget.used - before
         for each in opened:
             each.sendall(hello)
         assert (await ask(plain)).code == 0
@@ -92,6 +109,9 @@ def test_a_turn_of_the_loop_that_is_over_does_one_step_of_all_handshakes(
         await server.until(lambda: steps.total() == CLIENTS)
         counting.cancel()
         assert max(steps.values()) == 1
+        assert most >= len(hello), "the memory of those that wait is counted"
+        if not is_grpc:
+            assert counted[0]() == SESSION_BYTES * CLIENTS
         for each in opened:
             each.setblocking(False)
             assert await asyncio.get_running_loop().sock_recv(each, 1), "the server's hello"
@@ -104,15 +124,6 @@ def test_a_connection_that_ends_leaves_nothing_that_only_a_collection_frees(pem:
     """Nodes free no cycle that has lived through a collection (`cli/garbage.py`)."""
     trusting = ssl.create_default_context(cafile=pem)
     trusting.set_alpn_protocols(["h2"])
-
-    def left() -> Counter[str]:
-        found = gc.get_objects()
-        return Counter(
-            type(each).__name__
-            for each in found
-            if isinstance(each, KINDS)
-            or (isinstance(each, Endpoint) and each.closed and each._turns is not None)
-        )
 
     async def body(server: Served, grpc_address: tuple[str, int]) -> None:
         client = Endpoint(server.runtime, None)
@@ -137,5 +148,24 @@ def test_a_connection_that_ends_leaves_nothing_that_only_a_collection_frees(pem:
     gc.disable()
     try:
         run_both(pem, body)
+    finally:
+        gc.enable()
+
+
+def test_a_connection_that_is_refused_leaves_nothing_that_only_a_collection_frees() -> None:
+    async def body(server: Served) -> None:
+        kept = await server.connect()
+        refused = await server.connect()
+        assert (await ask(refused)).code == 2
+        await server.until(lambda: refused.closed)
+        await server.until(lambda: not server.all._refusing)
+        server.closed.clear()
+        await server.until(lambda: not left())
+        kept.close()
+
+    gc.collect()
+    gc.disable()
+    try:
+        run(body, connections=1)
     finally:
         gc.enable()
