@@ -28,7 +28,7 @@ from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.connections import Connections
 from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.remoting import Command, without_secrets
 from saturnmq.protocol.signing import LetIn
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import NoPermission, SaturnError, SystemBusy, SystemError_
@@ -166,7 +166,7 @@ async def answer_failure(
     except SaturnError as error:
         answer(endpoint, request, request.reply(error.code, remark=str(error)))
     except Exception as error:
-        log.exception("request %d with %s failed", request.code, request.ext)
+        log.exception("request %d with %s failed", request.code, without_secrets(request.ext))
         c.failures.of_request(request.code, error)
         remark = f"{type(error).__name__}: {error}"
         answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))

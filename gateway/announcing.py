@@ -14,7 +14,7 @@ import asyncio
 import logging
 from itertools import count, islice
 
-from saturnmq.gateway.clients import Clients
+from saturnmq.gateway.clients import Client, Clients
 from saturnmq.gateway.commands import Commands, recovery
 from saturnmq.gateway.messages import Type
 from saturnmq.gateway.node import GatewayNode
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 BEAT_S = 10.0  # brokers forget a producer that is silent for 120 s
 ASK_S = 2.0
 TOPICS_MAX = 1000  # that are announced
+Question = tuple[tuple[str, ...], str, str]
+"""May this caller publish to a topic, at a master?"""
 
 
 class Announcing:
@@ -70,7 +72,7 @@ class Announcing:
         """The topics with transactions that clients here produce for, by the addresses of other
         masters. A slave's master has its name, but asks clients of its own only."""
         topics = {topic for each in self._clients if each.has_stream for topic in each.topics}
-        known: dict[tuple[str, str], bool] = {}  # by user and topic
+        answers: dict[Question, bool] = {}
         wanted: dict[str, set[str]] = {}
         for topic in islice(sorted(topics), TOPICS_MAX):
             try:
@@ -80,28 +82,40 @@ class Announcing:
                 continue  # a topic that is gone, or nobody knows now
             if not has_transactions:
                 continue
-            if not await self._allow(topic, known):
-                continue
-            for broker in facts.route.brokers:
-                if broker.master and broker.master != self._node.address:
-                    wanted.setdefault(broker.master, set()).add(topic)
+            own = self._node.address
+            masters = [
+                each.master for each in facts.route.brokers if each.master not in (None, own)
+            ]
+            for master in await self._allow(topic, [*filter(None, masters)], answers):
+                wanted.setdefault(master, set()).add(topic)
         return wanted
 
-    async def _allow(self, topic: str, known: dict[tuple[str, str], bool]) -> bool:
-        """Note which of its producers may publish to a topic; whether one may. This node tells
-        brokers of them, and they believe it."""
-        found = False
+    async def _allow(
+        self, topic: str, masters: list[str], answers: dict[Question, bool]
+    ) -> set[str]:
+        """The masters at which a producer here may publish to a topic: this node tells them of it,
+        they believe it, and ask with whole messages. So a client is asked if it may publish at all
+        of them."""
+        found: set[str] = set()
         for client in [each for each in self._clients if topic in each.topics]:
-            key = client.key[0], topic
-            if key not in known:
-                try:
-                    known[key] = await self._directory.may_publish(client.caller, topic)
-                except SaturnError:  # nobody knows now
-                    known[key] = topic in client.allowed
+            allowed = {each for each in masters if await self._may(client, topic, each, answers)}
+            is_allowed = len(allowed) == len({*masters})
             others = client.allowed - {topic}
-            client.allowed = others | {topic} if known[key] else others
-            found |= known[key] and client.has_stream
+            client.allowed = others | {topic} if is_allowed else others
+            if is_allowed and client.has_stream:
+                found |= allowed
         return found
+
+    async def _may(
+        self, client: Client, topic: str, master: str, answers: dict[Question, bool]
+    ) -> bool:
+        question = tuple(client.caller.values()), topic, master
+        if question not in answers:
+            try:
+                answers[question] = await self._directory.may_publish(client.caller, topic, master)
+            except SaturnError:  # it does not know now
+                answers[question] = topic in client.allowed
+        return answers[question]
 
     async def _tell(self, address: str, topics: set[str]) -> None:
         """Tell a broker for which topics clients here produce."""

@@ -104,6 +104,7 @@ class MemberCalls:
         end = self._runtime.create_future() if ends_it else client.left
         try:
             async for command in _until(end, read):
+                await self._directory.check_caller()  # it may be known no more
                 client = self._clients.of(call)  # it lives; Node's may be back, forgotten meanwhile
                 client.attach(write)
                 if command.WhichOneof("command") != "settings":

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from saturnmq.gateway.callers import PRESENT
 from saturnmq.protocol.endpoint import Endpoint, Handler
 from saturnmq.protocol.inner_endpoint import Late
 from saturnmq.protocol.remoting import Command
@@ -82,7 +83,9 @@ class Peers:
         return found
 
     async def _opened(self, address: str) -> Endpoint | SaturnError:
-        """A new connection, or why there is none: a task that fails would end the process."""
+        """A new connection, or why there is none: a task that fails would end the process. What
+        comes over it belongs to no call."""
+        PRESENT.set(None)
         endpoint = Endpoint(self._runtime, self._asked, self._leave)
         try:
             host, port = split_address(address)

@@ -18,6 +18,7 @@ from typing import Any
 
 from saturnmq.gateway import v2
 from saturnmq.gateway.asking import Asking
+from saturnmq.gateway.callers import PRESENT
 from saturnmq.gateway.calls import GrpcCall, Write
 from saturnmq.gateway.checks import INVISIBLE_MAX_MS, check_invisible, group_of, topic_of
 from saturnmq.gateway.checks import milliseconds as ms_of
@@ -207,12 +208,15 @@ class Receiving:
             self._runtime.spawn(self._give_back(group, topic, receipts), name="give-back")
 
     async def _give_back(self, group: str, topic: str, receipts: Sequence[PopHandle]) -> None:
-        """Let other consumers have messages that nobody got."""
+        """Let other consumers have messages that nobody got, whoever asked for them."""
+        PRESENT.set(None)
         for receipt in receipts:
             ext = {**receipt.about(topic, group), "invisibleTime": "0"}
             command = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
             try:
-                await self._asking.at(None, topic, receipt.broker, command, ANSWER_S)
+                reply = await self._asking.at(None, topic, receipt.broker, command, ANSWER_S)
+                if reply.code:
+                    raise error_for(reply.code, reply.remark)
             except SaturnError as error:
                 log.info("a message of group %s comes again late: %s", group, error)
                 return

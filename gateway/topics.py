@@ -249,8 +249,8 @@ class Directory:
         if address not in self._denied_by:
             self._denied_by.add(address)
             log.warning(
-                "%s does not answer this node (innerClientAuthenticationCredentials; at a "
-                "nameserver SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY): %s",
+                "%s does not answer this node (innerClientAuthenticationCredentials at a broker, "
+                "SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY at a nameserver): %s",
                 address,
                 error,
             )
@@ -282,28 +282,39 @@ class Directory:
         if self._node.broker_name and self._node.checks_users:
             await self._ask_access({"topic": topic})
 
-    async def may_publish(self, caller: Caller, topic: str) -> bool:
-        """Whether a caller may publish to a topic. SystemBusy: nobody knows now."""
+    async def may_publish(self, caller: Caller, topic: str, master: str) -> bool:
+        """Whether a caller may publish to a topic, as this master says. SaturnError: it does not
+        know, or cannot be asked now."""
+        ext = {"topic": topic, "saturnPublishes": "true"}
         PRESENT.set(caller)
         try:
-            await self._ask_access({"topic": topic, "saturnPublishes": "true"})
-        except AccessDenied:
-            return False
+            reply = await self._peers.ask(
+                master, Command.request(RequestCode.CHECK_ACCESS, ext), ASK_S
+            )
         finally:
             PRESENT.set(None)
-        return True
+        if reply.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+            return True
+        error = error_for(reply.code, reply.remark)
+        if isinstance(error, AccessDenied):
+            return False
+        raise error
 
     async def _ask_access(self, ext: dict[str, str]) -> None:
         try:
             reply = await self._anywhere(RequestCode.CHECK_ACCESS, ext)
         except SystemBusy:
-            if self._is_guarded:
+            if self._is_guarded or self._node.credentials is not None:
                 raise
             return  # no broker is known that checks anybody
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # RocketMQ's, or an older one
             return
         if reply.code:
-            raise error_for(reply.code, reply.remark)
+            error = error_for(reply.code, reply.remark)
+            is_nobody = not self._node.broker_name and self._node.credentials is None
+            if isinstance(error, AccessDenied) and is_nobody:  # whose word does not count
+                self._warn("a broker", error)
+            raise error
         self._is_guarded = reply.ext.get("saturnGuarded") == "true"
 
     async def _find_group(self, name: str) -> GroupFacts:

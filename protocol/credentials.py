@@ -29,6 +29,9 @@ ACCESS_VARIABLE, SECRET_VARIABLE = "SATURNMQ_ACCESS_KEY", "SATURNMQ_SECRET_KEY"
 # signature, and the address that it called from.
 CALLER, CALLER_TEXT = "saturnCaller", "saturnCallerText"
 CALLER_SIGNATURE, CALLER_HOST = "saturnCallerSignature", "saturnCallerHost"
+BOUND = "saturnRequest"
+"""The code of a request and the names of its fields, which RocketMQ's signature leaves open: ours
+covers them by this field, and a request of a node has to have it."""
 PASSED_ON = "saturnPassedOn"
 """A slave adds it to a signed request, so nobody signs it."""
 # Clients up to this version leave a field out of what they sign.
@@ -90,9 +93,16 @@ def sign(command: Command, credentials: Credentials) -> None:
     fields = {**command.ext, ACCESS_KEY: credentials.access_key}
     if credentials.security_token:
         fields[SECURITY_TOKEN] = credentials.security_token
+    fields[BOUND] = bound(command.code, fields)
     body = (command.body, *command.more)
     fields[SIGNATURE] = signature(credentials.secret_key, signed_fields(fields), body)
     command.ext = fields
+
+
+def bound(code: int, fields: Iterable[str]) -> str:
+    """The text that binds a signature to one kind of request."""
+    names = sorted({*fields} - {SIGNATURE, BOUND, PASSED_ON})
+    return f"{int(code)} {' '.join(names)}"
 
 
 def signed_fields(fields: Mapping[str, str], version: int = UNSIGNED_VERSION + 1) -> bytes:

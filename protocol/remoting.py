@@ -63,6 +63,14 @@ Body = bytes | bytearray | memoryview
 _HeaderValue = int | str | Mapping[str, str]
 
 
+SECRET_FIELDS = frozenset({"Signature", "SecurityToken", "saturnCallerSignature"})
+
+
+def without_secrets(fields: Mapping[str, str]) -> dict[str, str]:
+    """The fields as they may be logged: who reads a signature could ask with it again."""
+    return {name: "******" if name in SECRET_FIELDS else value for name, value in fields.items()}
+
+
 class Command:
     """A request or a response. A received request's `body` is a view that dies with the call.
 
@@ -132,7 +140,7 @@ class Command:
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
         return (
-            f"<{kind} code={self.code} opaque={self.opaque} ext={self.ext!r} "
+            f"<{kind} code={self.code} opaque={self.opaque} ext={without_secrets(self.ext)!r} "
             f"remark={self.remark!r} body={self.body_size} B>"
         )
 

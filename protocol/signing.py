@@ -52,7 +52,9 @@ CHALLENGES_MAX = 16  # challenges of one connection that wait for their request
 TRIES = 3
 LET_IN_MAX = 100
 # This signature, and what a user's (`credentials.py`) adds when this one is made.
-UNSIGNED_FIELDS = frozenset({"saturnSignature", "AccessKey", "Signature", "SecurityToken"})
+UNSIGNED_FIELDS = frozenset(
+    {"saturnSignature", "AccessKey", "Signature", "SecurityToken", "saturnRequest"}
+)
 UNSIGNED_WORDS = "does not sign"
 OTHERWISE_SIGNED = f"signs with another {KEY}"
 _SIZE = struct.Struct(">Q")

@@ -24,12 +24,14 @@ from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.credentials import (
     ACCESS_KEY,
+    BOUND,
     CALLER,
     CALLER_HOST,
     CALLER_SIGNATURE,
     CALLER_TEXT,
     SIGNATURE,
     Credentials,
+    bound,
     signature,
     signed_fields,
 )
@@ -119,7 +121,12 @@ class AccessGuard:
         if not name:
             raise denied(f"request {request.code} names no user; give the client its credentials")
         text = signed_fields(fields, request.version)
-        return self._proven(name, text, (request.body, *request.more), fields.get(SIGNATURE, ""))
+        body = request.body, *request.more
+        user = self._proven(name, text, body, fields.get(SIGNATURE, ""))
+        kind = fields.get(BOUND)
+        if kind != bound(request.code, fields) and (kind is not None or user is self._own):
+            raise denied(f"the signature of user {name!r} is for another kind of request")
+        return user
 
     def _proven(self, name: str, text: bytes, body: Sequence[Body], theirs: str) -> User:
         """The user of this name, who has signed this text and body."""

@@ -151,6 +151,8 @@ class TableSync:
                 address,
             )
         endpoint, code = self._endpoint, RequestCode
+        if c.guard is not None:
+            await self._copy_access(endpoint)
         take = partial(self._take_topics, c.store.watermarks.appended)
         await self._copy(endpoint, code.GET_ALL_TOPIC_CONFIG, c.topics, take)
         if c.store.tombstones != c.topics.deleted:
@@ -169,8 +171,6 @@ class TableSync:
         self._take_delays()
         await self._copy(endpoint, code.GET_ALL_DELAY_OFFSET, self._delays, None)
         self._take_delays()
-        if c.guard is not None:
-            await self._copy_access(endpoint)
         pause = c.config.slave_sync_ms / 1000
         speaks_ours = all(version for version, _ in self._known.values())
         return pause if speaks_ours else max(pause, JAVA_PAUSE_S)

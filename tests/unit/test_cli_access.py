@@ -170,6 +170,17 @@ def test_users_are_listed_shown_and_altered_without_their_passwords(
     assert "did you mean 'Super'" in run("user", "alter", "ann", "--kind", "supper")[2]
 
 
+def test_a_user_changes_the_own_password(
+    run: Run, admin: Admin, environment: dict[str, str]
+) -> None:
+    admin.create_user("ann", "hunter2", kind="Super")
+    environment |= {ACCESS_VARIABLE: "ann", SECRET_VARIABLE: "hunter2"}
+    done = run("user", "alter", "ann", "--password-file", "-", input="hunter3")
+    assert done == (0, "altered user ann (Super, enable) on broker-a\n", "")
+    assert password(admin, "ann") == "hunter3"
+    assert "access denied: " in run("user", "list")[2]
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -66,11 +66,16 @@ def signed(credentials: Credentials, ext: dict[str, str], *body: bytes) -> dict[
 def test_signatures_are_those_of_rocketmqs_clients(
     credentials: Credentials, ext: dict[str, str], body: bytes, expected: str
 ) -> None:
+    sent = {**ext, "AccessKey": credentials.access_key}
+    if credentials.security_token:
+        sent["SecurityToken"] = credentials.security_token
+    assert signature(credentials.secret_key, signed_fields(sent), [body]) == expected
+    # Ours says what it is for, in one more field.
     made = signed(credentials, ext, body)
-    assert made.pop("Signature") == expected
-    assert made.pop("AccessKey") == credentials.access_key
-    assert made.pop("SecurityToken", "") == credentials.security_token
-    assert made == ext
+    theirs = made.pop("Signature")
+    assert signature(credentials.secret_key, signed_fields(made), [body]) == theirs
+    assert made.pop("saturnRequest") == f"310 {' '.join(sorted(sent))}"
+    assert made == sent
 
 
 def test_a_text_alone_is_signed_as_rocketmqs_signer_does() -> None:
@@ -114,6 +119,17 @@ def test_no_key_is_shown() -> None:
     assert "ann" in shown
     assert "hunter2" not in shown
     assert "token'" not in shown
+
+
+def test_no_signature_is_shown() -> None:
+    command = Command.request(RequestCode.SEND_MESSAGE_V2, {"topic": "orders"})
+    sign(command, Credentials("ann", "hunter2", "a token"))
+    command.ext["saturnCallerSignature"] = "proof"
+    shown = repr(command)
+    assert "orders" in shown
+    assert "ann" in shown
+    for each in (command.ext["Signature"], "a token", "proof"):
+        assert each not in shown
 
 
 def test_credentials_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,11 @@ from saturnmq.gateway import v2
 from saturnmq.gateway.callers import PRESENT, Signatory, caller_of, tell
 from saturnmq.gateway.callers import Caller as Told
 from saturnmq.gateway.calls import GrpcCall
+from saturnmq.gateway.gateway import Gateway
+from saturnmq.gateway.peers import Peers
 from saturnmq.gateway.topics import FreshFacts
+from saturnmq.nameserver.gateway_node import NameserverNode
+from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.credentials import (
     ACCESS_KEY,
     CALLER,
@@ -27,9 +31,10 @@ from saturnmq.protocol.credentials import (
     CALLER_TEXT,
     Credentials,
 )
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.native import NativeRuntime
-from world_rig import World, run
+from saturnmq.runtime.native import NativeRuntime, new_event_loop
+from world_rig import World, new_disk, run
 
 OPEN_TO_RIG = CHECKING | {  # it makes topics
     "authentication_whitelist": ("17",),
@@ -153,6 +158,40 @@ def test_a_client_is_told_when_it_opens_its_stream() -> None:
     run(body)
 
 
+def test_a_stream_ends_with_the_next_command_of_a_user_who_is_gone() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await checked(world)
+        rules(broker, ALICE, "Group:G")
+        caller.headers = signed(ALICE)
+        stream = caller.open_telemetry()
+        settings = v2.Settings(client_type=v2.ClientType.PUSH_CONSUMER)
+        settings.subscription.group.name = "G"
+        for count in (1, 2):
+            await caller.says.put(v2.TelemetryCommand(settings=settings))
+            await world.until(lambda count=count: len(caller.told) >= count)
+        broker.ground.context.access.delete_user("alice")
+        await caller.says.put(v2.TelemetryCommand())
+        with pytest.raises(Exception, match="access denied"):
+            await stream
+
+    run(body)
+
+
+def test_a_nameserver_of_checking_brokers_lets_nobody_in_while_they_are_away() -> None:
+    async def body(world: World) -> None:
+        for credentials, code in ((NODES, Code.TOO_MANY_REQUESTS), (None, Code.OK)):
+            machine = world.node(f"nameserver-{credentials is None}")
+            server = NameServer(machine, machine.ip, 9876)
+            await server.start()
+            node = NameserverNode(machine, server, credentials=credentials)
+            caller = Caller(world, Gateway(machine, node, f"{node.host}:8081"))
+            group, kind = v2.Resource(name="G"), v2.ClientType.PUSH_CONSUMER
+            answer = await caller.ask("Heartbeat", group=group, client_type=kind)
+            assert answer.status.code == code, answer
+
+    run(body)
+
+
 def test_the_gateway_asks_for_itself_what_all_callers_share() -> None:
     """The kind of a topic is a fact that the first caller's rules must not decide."""
 
@@ -244,6 +283,31 @@ def test_a_fact_is_asked_for_in_nobodys_name() -> None:
     asyncio.run(main())
 
 
+def test_a_request_of_a_broker_comes_in_nobodys_name() -> None:
+    """It comes over a connection that the first call to that broker has opened."""
+
+    async def main() -> None:
+        runtime = NativeRuntime()
+        told: asyncio.Queue[Told | None] = asyncio.Queue()
+
+        def answer(endpoint: Endpoint, request: Command) -> None:
+            endpoint.send(request.reply(0))
+            endpoint.oneway(Command.request(39, {}))
+
+        listener = await runtime.listen("127.0.0.1", 0, lambda: Endpoint(runtime, answer))
+        peers = Peers(runtime, lambda _, __: told.put_nowait(PRESENT.get()), lambda _: None)
+        PRESENT.set(called(signed(ALICE)))
+        async with asyncio.timeout(10):
+            await peers.ask(listener.address, Command.request(11, {}), 5.0)
+            assert await told.get() is None
+        peers.close()
+        listener.close()
+        runtime.close()
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(main())
+
+
 def transactional(topic: str) -> Any:
     settings = v2.Settings(client_type=v2.ClientType.PRODUCER)
     settings.publishing.topics.add(name=topic)
@@ -299,7 +363,69 @@ def test_a_gateway_vouches_only_for_producers_that_may_publish() -> None:
         await asyncio.sleep(30.0)
         allowed = {each.key[0]: each.allowed for each in caller.gateway._clients if each.topics}
         assert allowed == {"alice": {"X"}, "bob": frozenset()}, "nobody has no client"
+        broker.ground.context.access.delete_rules("User:alice", PolicyType.CUSTOM, None)
+        await asyncio.sleep(30.0)
+        assert not any(each.allowed for each in caller.gateway._clients)
         for stream in streams:
             stream.cancel()
+
+    run(body)
+
+
+def test_a_gateway_vouches_for_those_who_may_publish_at_all_brokers() -> None:
+    async def body(world: World) -> None:
+        first, caller = await at_nameserver(
+            world, is_proxy=True, credentials=NODES, headers=signed(ROOT), **OPEN_TO_RIG
+        )
+        second = await world.broker(
+            new_disk(1),
+            broker_name="broker-b",
+            nameservers=first.ground.context.config.nameservers,
+            **OPEN_TO_RIG,
+        )
+        for broker in (first, second):
+            await create_topic(world, broker, "X", "TRANSACTION")
+        rules(first, ALICE, "Topic:X")
+        rules(second, ALICE)
+        producer = Caller(
+            world, caller.gateway, client_id="p", language="GOLANG", headers=signed(ALICE)
+        )
+        stream = producer.open_telemetry()
+        await producer.says.put(transactional("X"))
+        told = [each.ground.context.clients.producers for each in (first, second)]
+        await asyncio.sleep(60.0)
+        assert ["X" in each for each in told] == [False, False]
+        rules(second, ALICE, "Topic:X")
+        await world.until(lambda: all("X" in each for each in told), 200, 0.2)
+        stream.cancel()
+
+    run(body)
+
+
+def test_a_message_that_nobody_got_is_given_back_though_its_user_lost_the_right() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await at_nameserver(
+            world, is_proxy=True, credentials=NODES, headers=signed(ROOT), **OPEN_TO_RIG
+        )
+        rules(broker, ALICE, "Topic:T", "Group:G")
+        caller.headers = signed(ALICE)
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
+        request = v2.ReceiveMessageRequest(
+            group=v2.Resource(name="G"),
+            message_queue=v2.MessageQueue(
+                topic=v2.Resource(name="T"), broker=v2.Broker(name="broker-a")
+            ),
+            batch_size=1,
+        )
+        request.invisible_duration.FromSeconds(600)
+
+        async def write(_: Any) -> None:
+            broker.ground.context.access.delete_user("alice")
+            raise ConnectionResetError("the client has gone")
+
+        with pytest.raises(ConnectionResetError):
+            await caller.gateway.streams["ReceiveMessage"](caller.call(30), request, write)
+        caller.headers = signed(ROOT)
+        assert (await caller.receive(poll_ms=5_000)).bodies == [b"x"]
 
     run(body)

@@ -164,7 +164,8 @@ def test_nobody_else_reads_the_fields_of_a_request() -> None:
         "InnerEndpoint)",
         "broker/handlers/access.py: passed = Command.request(request.code, {**request.ext, "
         'PASSED_ON: "true"}, request.body)',
-        'broker/context.py: log.exception("request %d with %s failed", request.code, request.ext)',
+        'broker/context.py: log.exception("request %d with %s failed", request.code, '
+        "without_secrets(request.ext))",
         "broker/registration.py: news = answer.command.ext",
         "nameserver/server.py: return HEADERS[RequestCode(command.code)].decode(command.ext)",
     }
