@@ -83,8 +83,8 @@ class Peers:
         return found
 
     async def _opened(self, address: str) -> Endpoint | SaturnError:
-        """A new connection, or why there is none: a task that fails would end the process. What
-        comes over it belongs to no call."""
+        """A new connection, or why there is none: a task that fails would end the process. Its
+        broker's requests belong to no call."""
         PRESENT.set(None)
         endpoint = Endpoint(self._runtime, self._asked, self._leave)
         try:
