@@ -24,7 +24,7 @@ FOUND_AT = {
     "half-a-group": 2,
     "markers-forgotten": 4,
     "routes-without-epochs": 8,
-    "deleted-groups-come-back": 70,
+    "deleted-groups-come-back": 267,
     "waits-forgotten": 10,
     "recreated-from-zero": 6,
     "lag-unseen": 3,

@@ -301,7 +301,7 @@ def test_a_broker_conf_of_rocketmq_is_read_as_it_is() -> None:
         ("mapedFileSizeComitLog=1\n", "mappedFileSizeCommitLog"),
         ("fileReservedTimes=1\n", "fileReservedTime"),
         ("passed_over=1\n", "unknown key"),
-        ("aclEnable=true\n", "no access control"),
+        ("aclEnable=true\n", "authenticationEnabled"),
         ("enableControllerMode=true\n", "brokerRole"),
         ("storeType=defaultRocksDB\n", "set it to default"),
         ("storePathRootDir=/a\nstorePathCommitLog=/b\n", "'/a/commitlog'"),
