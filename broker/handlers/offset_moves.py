@@ -94,7 +94,6 @@ class OffsetMoves:
         retries, which are each group's own. QueryNotFound: the other group has none there."""
         check_master(self._c)
         source, target = header.source, header.target
-        self._check_group(target)
         if source == target:
             raise InvalidParameter(f"group {source} cannot be cloned to itself")
         self._move(endpoint, request, target, self._cloned(header))
@@ -117,6 +116,7 @@ class OffsetMoves:
         if not found:
             where = f"topic {header.topic}" if header.topic else "any topic"
             raise QueryNotFound(f"group {source} has no offset in {where} on this broker")
+        self._check_group(header.target)
         return found
 
     def _check_group(self, group: str) -> None:

@@ -6,7 +6,10 @@ import socket
 import time
 
 import pytest
+from broker_rig import config, started
+from cluster_rig import until
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
+from saturnmq.client.loop_thread import LoopThread
 from saturnmq.runtime.errors import (
     ConnectFailed,
     GroupNotExist,
@@ -260,6 +263,24 @@ def test_a_clone_does_what_its_preview_says(nameserver, admin, send):
         admin.clone_offsets("readers", "strangers")
     with pytest.raises(InvalidParameter):
         admin.clone_offsets("readers", "readers")
+
+
+def test_a_clone_asks_nothing_of_a_broker_where_its_source_has_no_offset(
+    nameserver, admin, send, tmp_path
+):
+    send("one")
+    commit(nameserver, "readers", {queue(0): 1})
+    commit(nameserver, "ahead", {queue(0): 0})
+    with contextlib.closing(LoopThread("another")) as thread:
+        settings = config(tmp_path / "b", broker_name="broker-b", nameservers=(nameserver,))
+        broker = thread.run(started(thread.runtime, settings))
+        try:
+            until(lambda: len(admin.cluster()) == 2, "the second broker is not registered")
+            assert [each.broker_name for each in admin.describe_group("ahead")] == ["broker-a"]
+            assert admin.clone_offsets("readers", "ahead") == {queue(0): 1}
+            assert [each.broker_name for each in admin.describe_group("ahead")] == ["broker-a"]
+        finally:
+            thread.run(broker.close())
 
 
 def test_settings_of_a_running_broker_are_shown_and_changed(admin, send):
