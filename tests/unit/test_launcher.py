@@ -232,6 +232,8 @@ def test_a_restart_that_is_interrupted_ends_with_one_process_that_is_known(
     if not can_start:
         monkeypatch.setenv("SATURNMQ_TLS_CERTIFICATE", "none.pem")
         monkeypatch.setenv("SATURNMQ_TLS_KEY", "none.pem")
+    # A run in the background of a shell ignores it, and so would this one.
+    handled = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt if can_start else LauncherError):
             cluster.restart("nameserver-0")
@@ -239,6 +241,7 @@ def test_a_restart_that_is_interrupted_ends_with_one_process_that_is_known(
         assert (node.alive(), before.alive()) == (True, not can_start)
         assert (node.pid == before.pid) == (not can_start)
     finally:
+        signal.signal(signal.SIGINT, handled)
         LocalCluster.load(tmp_path).down()
 
 
