@@ -73,7 +73,9 @@ class Locks:
     queues: tuple[MessageQueue, ...]
 
 
-def _refusing(read: Callable[P, R]) -> Callable[P, R]:
+def refusing(read: Callable[P, R]) -> Callable[P, R]:
+    """A reader of a body, for which one that is none of its kind is an InvalidParameter."""
+
     @wraps(read)
     def refuse(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
@@ -176,7 +178,7 @@ def _parsed(document: Mapping[str, Any]) -> Subscription | SubscriptionParseFail
         return error
 
 
-@_refusing
+@refusing
 def subscription(data: Mapping[str, Any]) -> dict[str, Any]:
     """RocketMQ's SubscriptionData, all of its fields."""
     codes = checked.items(data, "codeSet", TAGS_MAX)
@@ -269,7 +271,7 @@ class AssignmentQuestion:
     message_model: str
 
 
-@_refusing
+@refusing
 def assignment_question(request: Command) -> AssignmentQuestion:
     body = document(request)
     return AssignmentQuestion(
@@ -281,7 +283,7 @@ def assignment_question(request: Command) -> AssignmentQuestion:
     )
 
 
-@_refusing
+@refusing
 def request_mode(request: Command) -> tuple[str, str, RequestMode]:
     """SET_MESSAGE_REQUEST_MODE 401: group, topic and mode."""
     body = document(request)
@@ -289,7 +291,7 @@ def request_mode(request: Command) -> tuple[str, str, RequestMode]:
     return group, topic, RequestMode.from_json(body)
 
 
-@_refusing
+@refusing
 def group(request: Command) -> tuple[str, dict[str, Any]]:
     """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP 200: the name of a group and its settings."""
     return _wanted_group(document(request))

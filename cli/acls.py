@@ -17,7 +17,7 @@ from saturnmq.cli.output import (
     may_destroy,
 )
 from saturnmq.cli.topics import admin
-from saturnmq.cli.users import known_user, rule_rows, show_rules
+from saturnmq.cli.users import known_user, rule_rows, rules_of, show_rules
 
 acl_app = typer.Typer(
     help="Allow and deny users to do something; list and delete rules.", no_args_is_help=True
@@ -137,8 +137,7 @@ def show(
     """Show the rules of a user."""
     with admin(nameserver) as client:
         known_user(client, _name(user))
-        found = client.get_acl(user)
-    rows = [] if found is None else rule_rows(found)
+        rows = rules_of(client, user)
     if as_json:
         emit({"user": _name(user), "rules": rows})
     else:
@@ -161,8 +160,7 @@ def delete(
     name = _name(user)
     with admin(nameserver) as client:
         known_user(client, name)
-        found = client.get_acl(user)
-        rules = [] if found is None else rule_rows(found)
+        rules = rules_of(client, user)
         if resource is not None:
             where = policy.lower(), resource
             rules = [row for row in rules if (row["policy"].lower(), row["resource"]) == where]

@@ -103,8 +103,7 @@ def show(name: str, nameserver: Nameserver = DEFAULT_NAMESERVER, as_json: AsJson
     """Show a user, and what it may do."""
     with admin(nameserver) as client:
         user = known_user(client, name)
-        found = client.get_acl(name)
-    rules = [] if found is None else rule_rows(found)
+        rules = rules_of(client, name)
     if as_json:
         emit({**_shown(user), "rules": rules})
         return
@@ -123,8 +122,7 @@ def delete(
     """Delete a user and its rules on every master."""
     with admin(nameserver) as client:
         user = known_user(client, name)
-        found = client.get_acl(name)
-        rules = [] if found is None else rule_rows(found)
+        rules = rules_of(client, name)
         facts = {**_shown(user), "rules": rules}
         if not may_destroy(
             facts,
@@ -169,6 +167,12 @@ def known_user(client: Any, name: str) -> Any:
         names = [user.name for user in client.list_users()]
         fail(f"there is no user {name!r}{nearest(name, names)}")
     return found
+
+
+def rules_of(client: Any, user: str) -> list[dict[str, Any]]:
+    """The rules of a user, or of a subject, for JSON."""
+    found = client.get_acl(user)
+    return [] if found is None else rule_rows(found)
 
 
 def rule_rows(acl: Any) -> list[dict[str, Any]]:

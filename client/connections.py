@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable, Collection
 from functools import partial
 
-from saturnmq.protocol.credentials import Credentials, SigningEndpoint
+from saturnmq.protocol.credentials import Credentials, client_endpoint
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime, split_address
@@ -120,7 +120,9 @@ class ServerConnections:
         done.exception()  # nobody may be waiting any more
 
     async def _open(self, address: str) -> None:
-        endpoint = self._endpoint()
+        endpoint = client_endpoint(
+            self._runtime, self._handle, self._on_close, credentials=self._credentials
+        )
         try:
             host, port = split_address(address)
             async with asyncio.timeout(self._connect_timeout):
@@ -139,13 +141,6 @@ class ServerConnections:
         self._addresses[endpoint] = address
         self._connecting.pop(address).set_result(endpoint)
         self._on_open(address)
-
-    def _endpoint(self) -> Endpoint:
-        if self._credentials is None:
-            return Endpoint(self._runtime, self._handle, on_close=self._on_close)
-        return SigningEndpoint(
-            self._runtime, self._handle, self._credentials, on_close=self._on_close
-        )
 
     def _on_close(self, endpoint: Endpoint, *_: object) -> None:
         address = self._addresses.pop(endpoint, None)

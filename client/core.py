@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -232,6 +232,23 @@ class ClientCore:
         """The result of `read` for the answer of the nameserver in use. When the network fails or
         `read` finds the answer malformed, the next ones are asked in turn."""
         return await self._rotation.ask(cmd, read, timeout_s, ok)
+
+    async def invoke_each(
+        self,
+        addresses: Iterable[str],
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes,
+        timeout_s: float,
+    ) -> dict[str, Command | BaseException]:
+        """The answers of several servers to the same request, or their errors, by address; all are
+        asked at once."""
+        asked = {
+            address: self.invoke(address, Command.request(code, dict(ext), body), timeout_s)
+            for address in dict.fromkeys(addresses)
+        }
+        answers = await asyncio.gather(*asked.values(), return_exceptions=True)
+        return dict(zip(asked, answers, strict=True))
 
     @property
     def nameserver_in_use(self) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection, Iterable
 from itertools import count, islice
 
 from saturnmq.gateway.clients import Client, Clients
@@ -71,10 +72,16 @@ class Announcing:
     async def _wanted(self) -> dict[str, set[str]]:
         """The topics with transactions that clients here produce for, by the addresses of other
         masters. A slave's master has its name, but asks clients of its own only."""
-        topics = {topic for each in self._clients if each.has_stream for topic in each.topics}
+        producers: dict[str, list[Client]] = {}
+        for client in self._clients:
+            for topic in client.topics:
+                producers.setdefault(topic, []).append(client)
+        reached = [
+            topic for topic in producers if any(each.has_stream for each in producers[topic])
+        ]
         answers: dict[Question, bool] = {}
         wanted: dict[str, set[str]] = {}
-        for topic in islice(sorted(topics), TOPICS_MAX):
+        for topic in islice(sorted(reached), TOPICS_MAX):
             try:
                 facts = await self._directory.topic(topic)
                 has_transactions = Type.TRANSACTION in facts.types
@@ -83,28 +90,30 @@ class Announcing:
             if not has_transactions:
                 continue
             own = self._node.address
-            masters = [
-                each.master for each in facts.route.brokers if each.master not in (None, own)
-            ]
-            for master in await self._allow(topic, [*filter(None, masters)], answers):
+            masters = dict.fromkeys(
+                each.master for each in facts.route.brokers if each.master and each.master != own
+            )
+            for master in await self._allow(topic, producers[topic], masters.keys(), answers):
                 wanted.setdefault(master, set()).add(topic)
         return wanted
 
     async def _allow(
-        self, topic: str, masters: list[str], answers: dict[Question, bool]
-    ) -> set[str]:
+        self,
+        topic: str,
+        producers: Iterable[Client],
+        masters: Collection[str],
+        answers: dict[Question, bool],
+    ) -> Collection[str]:
         """The masters at which a producer here may publish to a topic: this node tells them of it,
         they believe it, and ask with whole messages. So a client is asked if it may publish at all
         of them."""
-        found: set[str] = set()
-        for client in [each for each in self._clients if topic in each.topics]:
-            allowed = {each for each in masters if await self._may(client, topic, each, answers)}
-            is_allowed = len(allowed) == len({*masters})
+        is_found = False
+        for client in producers:
+            allowed = [await self._may(client, topic, each, answers) for each in masters]
             others = client.allowed - {topic}
-            client.allowed = others | {topic} if is_allowed else others
-            if is_allowed and client.has_stream:
-                found |= allowed
-        return found
+            client.allowed = others | {topic} if all(allowed) else others
+            is_found |= all(allowed) and client.has_stream
+        return masters if is_found else ()
 
     async def _may(
         self, client: Client, topic: str, master: str, answers: dict[Question, bool]

@@ -12,8 +12,9 @@ caller are the gateway's own work.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextvars import ContextVar
+from typing import TypeVar
 
 from saturnmq.gateway.calls import GrpcCall
 from saturnmq.protocol.credentials import (
@@ -25,6 +26,8 @@ from saturnmq.protocol.credentials import (
     sign,
 )
 from saturnmq.protocol.remoting import Command
+
+T = TypeVar("T")
 
 AUTHORIZATION, SIGNED_TEXT = "authorization", "x-mq-date-time"
 HEADER_MAX = 1024  # characters of each
@@ -54,6 +57,12 @@ def caller_of(call: GrpcCall) -> Caller:
     if not name or not signature:  # Python's client sends both empty when it has no credentials
         return nobody
     return {**nobody, CALLER: name, CALLER_TEXT: signed, CALLER_SIGNATURE: signature}
+
+
+async def as_itself(work: Awaitable[T]) -> T:
+    """The result of work of the gateway's own: a task that a call starts has its caller else."""
+    PRESENT.set(None)
+    return await work
 
 
 def tell(command: Command) -> None:

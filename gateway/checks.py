@@ -67,22 +67,14 @@ def check_expression(filter_: Any) -> None:
 
 def check_published(entries: Sequence[Any]) -> list[str]:
     """Check the topics that one producer names; their names."""
-    if len(entries) > TOPICS_MAX:
-        raise CallRefused(
-            Code.BAD_REQUEST,
-            f"{len(entries)} topics are published, the limit is {TOPICS_MAX}: use more producers",
-        )
+    _check_count(entries, "published", "producers")
     return [topic_of(entry) for entry in entries]
 
 
 def check_subscriptions(entries: Sequence[Any]) -> None:
     """Check the topics and filters of one client: each, and how much they are together, since all
     are read for each of its heartbeats."""
-    if len(entries) > TOPICS_MAX:
-        raise CallRefused(
-            Code.BAD_REQUEST,
-            f"{len(entries)} topics are subscribed, the limit is {TOPICS_MAX}: use more consumers",
-        )
+    _check_count(entries, "subscribed", "consumers")
     characters = 0
     for entry in entries:
         topic_of(entry.topic)
@@ -93,6 +85,14 @@ def check_subscriptions(entries: Sequence[Any]) -> None:
             Code.ILLEGAL_FILTER_EXPRESSION,
             f"the filters have {characters} characters together, the limit is {EXPRESSION_MAX}: "
             "use more consumers",
+        )
+
+
+def _check_count(entries: Sequence[Any], done: str, clients: str) -> None:
+    if len(entries) > TOPICS_MAX:
+        raise CallRefused(
+            Code.BAD_REQUEST,
+            f"{len(entries)} topics are {done}, the limit is {TOPICS_MAX}: use more {clients}",
         )
 
 

@@ -250,17 +250,17 @@ class Clients:
         key, caller = _key(call), PRESENT.get() or {}
         client = self._clients.get(key)
         self._ended.pop(key, None)
-        if client is not None:
-            client.caller = caller
         if client is None:
             language = call.metadata.get(LANGUAGE, "")
             gone: asyncio.Future[None] = self._runtime.create_future()
             left: asyncio.Future[None] = self._runtime.create_future()
             now_ms = self._runtime.now_ms()
             client = Client(key[1], caller, language, gone, left, self._commands, now_ms)
-        elif not client.link.closed:
-            client.link.heard()
-            return client
+        else:
+            client.caller = caller
+            if not client.link.closed:
+                client.link.heard()
+                return client
         # It is new, or comes back before it was forgotten.
         client.link = self._node.connect_inside(call.peer, client)
         client.link.sign = tell

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from saturnmq.gateway.callers import PRESENT
+from saturnmq.gateway.callers import as_itself
 from saturnmq.protocol.endpoint import Endpoint, Handler
 from saturnmq.protocol.inner_endpoint import Late
 from saturnmq.protocol.remoting import Command
@@ -74,7 +74,7 @@ class Peers:
         """All who wait for a connection share one try, and its failure."""
         opening = self._opening.get(address)
         if opening is None:
-            opening = self._runtime.spawn(self._opened(address), name="gateway-peer")
+            opening = self._runtime.spawn(as_itself(self._opened(address)), name="gateway-peer")
             self._opening[address] = opening
             opening.add_done_callback(lambda _: self._opening.pop(address, None))
         found = await asyncio.shield(opening)
@@ -85,7 +85,6 @@ class Peers:
     async def _opened(self, address: str) -> Endpoint | SaturnError:
         """A new connection, or why there is none: a task that fails would end the process. Its
         broker's requests belong to no call."""
-        PRESENT.set(None)
         endpoint = Endpoint(self._runtime, self._asked, self._leave)
         try:
             host, port = split_address(address)

@@ -18,7 +18,7 @@ from typing import Any
 
 from saturnmq.gateway import v2
 from saturnmq.gateway.asking import Asking
-from saturnmq.gateway.callers import PRESENT
+from saturnmq.gateway.callers import as_itself
 from saturnmq.gateway.calls import GrpcCall, Write
 from saturnmq.gateway.checks import INVISIBLE_MAX_MS, check_invisible, group_of, topic_of
 from saturnmq.gateway.checks import milliseconds as ms_of
@@ -179,8 +179,7 @@ class Receiving:
             for text in written:  # clients drop what came before an error
                 self.renewals.end(text)
             rest = [handle_of(message) for message in found[done:]]
-            work = self._give_back(group, str(resource.name), rest)
-            self._runtime.spawn(work, name="give-back")
+            self._give_back_later(group, str(resource.name), rest)
             raise
 
     async def _bury(
@@ -205,11 +204,14 @@ class Receiving:
         """A broker answered the receive of a client that has gone meanwhile."""
         if reply.code == ResponseCode.SUCCESS:
             receipts = [handle_of(each) for each in _popped(reply, topic, group, broker)]
-            self._runtime.spawn(self._give_back(group, topic, receipts), name="give-back")
+            self._give_back_later(group, topic, receipts)
+
+    def _give_back_later(self, group: str, topic: str, receipts: Sequence[PopHandle]) -> None:
+        """Let other consumers have messages that nobody got, whoever asked for them."""
+        work = as_itself(self._give_back(group, topic, receipts))
+        self._runtime.spawn(work, name="give-back")
 
     async def _give_back(self, group: str, topic: str, receipts: Sequence[PopHandle]) -> None:
-        """Let other consumers have messages that nobody got, whoever asked for them."""
-        PRESENT.set(None)
         for receipt in receipts:
             ext = {**receipt.about(topic, group), "invisibleTime": "0"}
             command = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from saturnmq.gateway.callers import PRESENT, Caller, tell
+from saturnmq.gateway.callers import PRESENT, Caller, as_itself, tell
 from saturnmq.gateway.codes import NOT_MASTER
 from saturnmq.gateway.node import GatewayNode
 from saturnmq.gateway.peers import Peers
@@ -85,7 +85,9 @@ class FreshFacts(Generic[F]):
             return kept.fact
         asking = self._asking.get(name)
         if asking is None:
-            asking = self._runtime.spawn(_outcome(self._find(name)), name="gateway-fact")
+            # All callers share it.
+            work = as_itself(_outcome(self._find(name)))
+            asking = self._runtime.spawn(work, name="gateway-fact")
             self._asking[name] = asking
             asking.add_done_callback(lambda _: self._asking.pop(name, None))
         found = await asyncio.shield(asking)
@@ -103,9 +105,7 @@ class FreshFacts(Generic[F]):
 
 
 async def _outcome(work: Awaitable[F]) -> Any:
-    """The result of work, or its error: a task that fails would end the process. All callers share
-    it, so the gateway asks for itself."""
-    PRESENT.set(None)
+    """The result of work, or its error: a task that fails would end the process."""
     try:
         return await work
     except SaturnError as error:
@@ -182,12 +182,7 @@ class GroupFacts:
 class Directory:
     """The facts that a gateway knows."""
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        node: GatewayNode,
-        peers: Peers,
-    ) -> None:
+    def __init__(self, runtime: Runtime, node: GatewayNode, peers: Peers) -> None:
         self._runtime = runtime
         self._node = node
         self._callers: dict[tuple[str, ...], float] = {}  # known ones, and until when

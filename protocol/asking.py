@@ -7,7 +7,7 @@ from collections.abc import Callable
 from saturnmq.runtime.door import Runtime, split_address
 from saturnmq.runtime.errors import error_for
 
-from .credentials import Credentials, SigningEndpoint
+from .credentials import Credentials, client_endpoint
 from .endpoint import Endpoint, Handler
 from .remoting import MAX_FRAME, Command
 from .signing import UNSIGNED, Signing, ask_signed, unproven
@@ -25,10 +25,7 @@ async def connect(
 ) -> Endpoint:
     """A connected endpoint, which signs its requests if there are credentials; ConnectFailed when
     no server answers."""
-    if credentials is None:
-        endpoint = Endpoint(runtime, handler, on_close, max_frame)
-    else:
-        endpoint = SigningEndpoint(runtime, handler, credentials, on_close, max_frame)
+    endpoint = client_endpoint(runtime, handler, on_close, max_frame, credentials=credentials)
     await runtime.connect(host, port, endpoint)
     return endpoint
 

@@ -121,6 +121,20 @@ def signature(secret_key: str, text: bytes, body: Iterable[Body] = ()) -> str:
     return base64.b64encode(digest.digest()).decode()
 
 
+def client_endpoint(
+    runtime: Runtime,
+    handler: Handler | None,
+    on_close: Callable[[Endpoint], None] | None = None,
+    max_frame: int = MAX_FRAME,
+    *,
+    credentials: Credentials | None,
+) -> Endpoint:
+    """The client's side of a connection, which signs its requests if there are credentials."""
+    if credentials is None:
+        return Endpoint(runtime, handler, on_close, max_frame)
+    return SigningEndpoint(runtime, handler, credentials, on_close, max_frame)
+
+
 class SigningEndpoint(Endpoint):
     """A connection whose requests are signed."""
 

@@ -37,6 +37,7 @@ from saturnmq.runtime.errors import ConfigError, NoPermission, SignatureNeeded
 
 from . import checked
 from .codes import ResponseCode
+from .credentials import ACCESS_KEY, BOUND, SECURITY_TOKEN, SIGNATURE
 from .remoting import Command
 
 if TYPE_CHECKING:
@@ -52,9 +53,7 @@ CHALLENGES_MAX = 16  # challenges of one connection that wait for their request
 TRIES = 3
 LET_IN_MAX = 100
 # This signature, and what a user's (`credentials.py`) adds when this one is made.
-UNSIGNED_FIELDS = frozenset(
-    {"saturnSignature", "AccessKey", "Signature", "SecurityToken", "saturnRequest"}
-)
+UNSIGNED_FIELDS = frozenset({"saturnSignature", ACCESS_KEY, SIGNATURE, SECURITY_TOKEN, BOUND})
 UNSIGNED_WORDS = "does not sign"
 OTHERWISE_SIGNED = f"signs with another {KEY}"
 _SIZE = struct.Struct(">Q")

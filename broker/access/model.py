@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from functools import lru_cache
 from ipaddress import (
     IPv4Address,
@@ -22,61 +21,24 @@ from ipaddress import (
     ip_address,
     ip_network,
 )
-from typing import Any, Self
+from typing import Any
 
 from saturnmq.protocol import checked
-from saturnmq.runtime.errors import InvalidParameter, nearest
+from saturnmq.protocol.access_words import (
+    SUBJECT,
+    Action,
+    Decision,
+    PolicyType,
+    UserStatus,
+    UserType,
+    Word,
+)
+from saturnmq.runtime.errors import InvalidParameter
 
 NAME_MAX = 255  # characters of a user's name, a password, a resource
 RULES_MAX = 1000  # of one user in one policy
 ADDRESSES_MAX = 100  # of one rule
 EVERYTHING = "*"
-
-
-class Word(StrEnum):
-    """A word of RocketMQ's, read in any case."""
-
-    @classmethod
-    def read(cls, text: str, what: str) -> Self:
-        """The word that `text` is. InvalidParameter: it is none."""
-        for word in cls:
-            if word.lower() == text.lower():
-                return word
-        names = [word.value for word in cls]
-        raise InvalidParameter(
-            f"{what} is {text!r}; it must be one of {', '.join(names)}{nearest(text, names, 0.5)}"
-        )
-
-
-class UserType(Word):
-    SUPER = "Super"
-    NORMAL = "Normal"
-
-
-class UserStatus(Word):
-    ENABLED = "enable"
-    DISABLED = "disable"
-
-
-class Action(Word):
-    ALL = "All"
-    PUB = "Pub"
-    SUB = "Sub"
-    CREATE = "Create"
-    UPDATE = "Update"
-    DELETE = "Delete"
-    GET = "Get"
-    LIST = "List"
-
-
-class Decision(Word):
-    ALLOW = "Allow"
-    DENY = "Deny"
-
-
-class PolicyType(Word):
-    CUSTOM = "Custom"
-    DEFAULT = "Default"
 
 
 class ResourceKind(Word):
@@ -131,9 +93,6 @@ class User:
         if status := checked.text(document, "userStatus", ""):
             changes["status"] = UserStatus.read(status, "userStatus")
         return replace(self, **changes)
-
-
-SUBJECT = "User:"
 
 
 def user_of(subject: str) -> str:

@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from saturnmq.broker import bodies
-from saturnmq.broker.access.model import Action, Need, ResourceKind
+from saturnmq.broker.access.model import Need, ResourceKind
 from saturnmq.protocol import admin_headers, checked, headers
+from saturnmq.protocol.access_words import Action
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.command_reading import header_of
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import RETRY_PREFIX, retry_topic
-from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
 
 Actions = frozenset[Action]
 Needs = Iterable[Need]
@@ -189,14 +189,18 @@ def _cloned(header: Any, request: Command) -> Needs:
     return [group(header.source, GET), group(header.target, UPDATE), *topics]
 
 
+def _seen(topic_name: str, group_name: str | None) -> list[Need]:
+    """A topic is looked at, and a group, if one is named."""
+    groups = [group(group_name, GET)] if group_name else []
+    return [topic(topic_name, GET), *groups]
+
+
 def _correction(header: Any, request: Command) -> Needs:
-    groups = [group(header.compared, GET)] if header.compared else []
-    return [topic(header.topic, GET), *groups]
+    return _seen(header.topic, header.compared)
 
 
 def _queue_entries(header: Any, request: Command) -> Needs:
-    groups = [group(header.group, GET)] if header.group else []
-    return [topic(header.topic, GET), *groups]
+    return _seen(header.topic, header.group)
 
 
 def _sink(header: Any, request: Command) -> Needs:
@@ -316,12 +320,9 @@ RULES: dict[RequestCode, Rule] = {
 }
 
 
+@bodies.refusing
 def needs_of(request: Command) -> list[Need]:
     """All needs of a request; the one of the cluster has no name.
     InvalidParameter: a field or the body cannot be read."""
     code = RequestCode(request.code)
-    header = header_of(request, headers.HEADERS[code])
-    try:
-        return list(RULES[code](header, request))
-    except MalformedFrame as error:
-        raise InvalidParameter(f"the body: {error}") from None
+    return list(RULES[code](header_of(request, headers.HEADERS[code]), request))

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from saturnmq.broker.access.model import Acl, PolicyType, Resource, User, matching, user_of
+from saturnmq.broker.access.model import Acl, Resource, User, matching, user_of
 from saturnmq.broker.tables.table_persistence import Versioned
 from saturnmq.protocol import checked
+from saturnmq.protocol.access_words import PolicyType
 from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.route import DataVersion
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, NoPermission

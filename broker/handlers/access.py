@@ -9,23 +9,24 @@ make super users, change them or delete them. A broker that checks nobody has no
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from saturnmq.broker import bodies
 from saturnmq.broker.access.guard import denied
-from saturnmq.broker.access.model import Acl, PolicyType, Resource, User, bounded, user_of
+from saturnmq.broker.access.model import Acl, Resource, User, bounded, user_of
 from saturnmq.broker.context import Context, answer, answer_failure, check_master
 from saturnmq.broker.tables.table_persistence import Saveable, save_all
 from saturnmq.protocol import admin_headers, fastjson
+from saturnmq.protocol.access_words import PolicyType
 from saturnmq.protocol.asking import ask_once
 from saturnmq.protocol.credentials import PASSED_ON
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, NoPermission, SystemBusy
-
-T = TypeVar("T")
+from saturnmq.runtime.errors import NoPermission, SystemBusy
 
 PASS_ON_S = 3.0
+_user, _changed = bodies.refusing(User.from_json), bodies.refusing(User.changed)
+_acl = bodies.refusing(Acl.from_json)
 
 
 class AccessService:
@@ -47,7 +48,7 @@ class AccessService:
         self, endpoint: Endpoint, request: Command, header: admin_headers.UserHeader
     ) -> None:
         self._check_managed()
-        user = _read(lambda: User.from_json(_user_info(request, header)))
+        user = _user(_user_info(request, header))
         if user.is_super:
             self._check_super(endpoint, request)
         again = header.repeated or header.passed_on
@@ -59,7 +60,7 @@ class AccessService:
         self._check_managed()
         info, name = _user_info(request, header), header.username
         known = self._table.user(name)
-        changed = None if known is None else _read(lambda: known.changed(info))
+        changed = None if known is None else _changed(known, info)
         if any(each is not None and each.is_super for each in (known, changed)):
             self._check_super(endpoint, request)
 
@@ -67,7 +68,7 @@ class AccessService:
             before = self._table.user(name)
             if before is None:
                 raise NoPermission(f"there is no user {name}: create it first")
-            self._table.alter_user(_read(lambda: before.changed(info)))
+            self._table.alter_user(_changed(before, info))
 
         self._change(endpoint, request, change)
 
@@ -102,7 +103,7 @@ class AccessService:
         self, endpoint: Endpoint, request: Command, header: admin_headers.SubjectHeader
     ) -> None:
         document = bodies.document(request)
-        acl = _read(lambda: Acl.from_json(header.subject, document))
+        acl = _acl(header.subject, document)
         self._change(endpoint, request, lambda: self._table.add_rules(acl))
 
     def on_delete_rules(
@@ -195,11 +196,3 @@ class AccessService:
 def _user_info(request: Command, header: admin_headers.UserHeader) -> dict[str, object]:
     name = bounded(header.username, "the name of a user")
     return {**bodies.document(request), "username": name}
-
-
-def _read(read: Callable[[], T]) -> T:
-    """The result of `read`. InvalidParameter: the body is none of its kind."""
-    try:
-        return read()
-    except MalformedFrame as error:
-        raise InvalidParameter(f"the body: {error}") from None

@@ -10,9 +10,11 @@ from saturnmq.broker.replication.identity import known
 from saturnmq.broker.replication.introductions import MemberState, read_member
 from saturnmq.broker.replication.kinship import is_foreign
 from saturnmq.protocol import checked
-from saturnmq.protocol.asking import ask_once
+from saturnmq.protocol.asking import ask_once, connect
 from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
+from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import SaturnError
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,11 @@ async def member_at(c: Context, address: str) -> MemberState | None:
         )
         return None
     return member
+
+
+async def connection_to(c: Context, address: str) -> Endpoint:
+    """A connection to another node, as this one. ConnectFailed: it does not answer."""
+    return await connect(c.runtime, *split_address(address), credentials=c.credentials)
 
 
 async def answer_of(c: Context, address: str, request: Command) -> Command:

@@ -16,14 +16,13 @@ from functools import partial
 from typing import Any
 
 from saturnmq.broker.context import Context, answer
+from saturnmq.broker.replication.asking import connection_to
 from saturnmq.broker.replication.identity import known
 from saturnmq.broker.replication.kinship import is_foreign
 from saturnmq.protocol import headers
-from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import (
     InvalidParameter,
     NoPermission,
@@ -80,7 +79,7 @@ class Mending:
         if not damaged:
             return 0
         log.error("frames of this log are damaged: %s; reading them at %s", damaged, address)
-        endpoint = await connect(c.runtime, *split_address(address), credentials=c.credentials)
+        endpoint = await connection_to(c, address)
         try:
             for first, last in damaged:
                 data = await self._read(endpoint, first, last)

@@ -1,12 +1,11 @@
 """Copying a group's tables: topics, subscription groups, consumer offsets, delay progress, users.
 
-A slave takes over its master's tables (codes 21, 201, 43, 45),
-and its users and rules (390007). Our slaves ask every second, because
-an unchanged table costs next to nothing: ext `saturnKnown` of the request carries the version that
-the slave has, which the master gave in ext `saturnVersion` of an earlier reply. If nothing changed
-since, the reply is empty and says `saturnUnchanged`. A version names the table's process and its
-state, so it means the same after a restart or a fail-over. A Java master does not know this
-protocol and is asked every 10 s.
+A slave takes over its master's tables (codes 21, 201, 43, 45), and its users and rules (390007).
+Our slaves ask every second, because an unchanged table costs next to nothing: ext `saturnKnown` of
+the request carries the version that the slave has, which the master gave in ext `saturnVersion` of
+an earlier reply. If nothing changed since, the reply is empty and says `saturnUnchanged`. A version
+names the table's process and its state, so it means the same after a restart or a fail-over. A Java
+master does not know this protocol and is asked every 10 s.
 
 A node that does not lead (ext `saturnLeads`) has nothing to copy: a deposed master that came back
 with another disk has empty tables. A master that lost its own tables takes those of the slave that
@@ -32,18 +31,17 @@ from typing import Any
 from saturnmq.broker.access.table import super_user
 from saturnmq.broker.context import Context
 from saturnmq.broker.delay.delivery import DelayService
+from saturnmq.broker.replication.asking import connection_to
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.table_persistence import Saveable
 from saturnmq.broker.timer.delay_clock import DelayClock
 from saturnmq.protocol import checked, fastjson
-from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.epochs import term_in
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.topics import SCHEDULE_TOPIC
-from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import (
     MalformedFrame,
     NoPermission,
@@ -146,10 +144,7 @@ class TableSync:
             self._groups.clear()
             self._gone.clear()
             self._waiting = None
-            self._endpoint, self._address = (
-                await self._connect(address),
-                address,
-            )
+            self._endpoint, self._address = await connection_to(c, address), address
         endpoint, code = self._endpoint, RequestCode
         if c.guard is not None:
             await self._copy_access(endpoint)
@@ -321,7 +316,7 @@ class TableSync:
 
     async def merge_back(self, address: str) -> None:
         """Take the offsets and delays that a slave which has just joined knows better."""
-        endpoint = await self._connect(address)
+        endpoint = await connection_to(self._c, address)
         try:
             offsets = _document(await self._ask(endpoint, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
             delays = _document(await self._ask(endpoint, RequestCode.GET_ALL_DELAY_OFFSET, {}))
@@ -336,7 +331,7 @@ class TableSync:
         """Take over the tables of a slave, because this node has forgotten its own; topics and
         groups only if they are newer."""
         c = self._c
-        endpoint = await self._connect(address)
+        endpoint = await connection_to(c, address)
         try:
             topics = _document(await self._ask(endpoint, RequestCode.GET_ALL_TOPIC_CONFIG, {}))
             groups = _document(
@@ -370,10 +365,6 @@ class TableSync:
         self._offsets.of_log = {}
         self._delays.clamp(lambda level: store.max_offset(SCHEDULE_TOPIC, level - 1))
         return self._offsets.clamp(lambda at: store.max_offset(at.topic, at.queue_id))
-
-    async def _connect(self, address: str) -> Endpoint:
-        c = self._c
-        return await connect(c.runtime, *split_address(address), credentials=c.credentials)
 
     async def _ask(self, endpoint: Endpoint, code: int, ext: dict[str, str]) -> Command:
         reply = await endpoint.request(Command.request(code, ext), TIMEOUT_S)

@@ -18,7 +18,6 @@ the words are checked here.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,22 +25,20 @@ from typing import Any
 from saturnmq.client.cluster_view import BrokerGroups
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked, fastjson
+from saturnmq.protocol.access_words import (
+    SUBJECT,
+    Action,
+    Decision,
+    PolicyType,
+    UserStatus,
+    UserType,
+    Word,
+)
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
-from saturnmq.runtime.errors import (
-    InvalidParameter,
-    MalformedFrame,
-    RouteNotFound,
-    SaturnError,
-    nearest,
-)
+from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, RouteNotFound, SaturnError
 
-NORMAL, SUPER = "Normal", "Super"
-ENABLED, DISABLED = "enable", "disable"
-ALLOW, DENY = "Allow", "Deny"
-ACTIONS = ("All", "Pub", "Sub", "Create", "Update", "Delete", "Get", "List")
-CUSTOM, DEFAULT = "Custom", "Default"
-SUBJECT = "User:"
+CUSTOM = PolicyType.CUSTOM.value
 
 
 @dataclass(frozen=True)
@@ -98,9 +95,9 @@ class AccessAdmin:
         self, code: RequestCode, brokers: BrokerGroups, name: str, changes: Mapping[str, str | None]
     ) -> list[str]:
         """Create a user, or change it; `changes` by RocketMQ's names, and None stays."""
-        words = {"userType": (NORMAL, SUPER), "userStatus": (ENABLED, DISABLED)}
+        words: dict[str, type[Word]] = {"userType": UserType, "userStatus": UserStatus}
         info = {
-            key: _word(value, words[key], key) if key in words else value
+            key: words[key].read(value, key) if key in words else value
             for key, value in changes.items()
             if value is not None
         }
@@ -141,8 +138,8 @@ class AccessAdmin:
         """Give a user a rule for each of these resources."""
         subject = subject_of(subject)
         entry = {
-            "actions": [_word(each, ACTIONS, "an action") for each in _listed(actions, "actions")],
-            "decision": _word(decision, (ALLOW, DENY), "the decision"),
+            "actions": [Action.read(each, "an action") for each in _listed(actions, "actions")],
+            "decision": Decision.read(decision, "the decision"),
             "sourceIps": _listed(source_ips, "source_ips"),
         }
         entries = [{"resource": each, **entry} for each in _listed(resources, "resources")]
@@ -160,7 +157,7 @@ class AccessAdmin:
         """Delete the rule of a user for a resource, or all its rules."""
         ext = {"subject": subject_of(subject)}
         if policy is not None:
-            ext["policyType"] = _word(policy, (CUSTOM, DEFAULT), "the policy")
+            ext["policyType"] = PolicyType.read(policy, "the policy").value
         if resource is not None:
             ext["resource"] = resource
         return await self._change(brokers, RequestCode.AUTH_DELETE_ACL, ext)
@@ -188,12 +185,8 @@ class AccessAdmin:
         self, brokers: BrokerGroups, code: int, ext: Mapping[str, str], body: bytes = b""
     ) -> list[str]:
         masters = brokers.to_change(brokers.serving)  # a rule holds everywhere, or is refused
-        asked = [
-            self._core.invoke(address, Command.request(code, dict(ext), body), self._timeout)
-            for address in masters.values()
-        ]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
-        outcomes = dict(zip(masters, answers, strict=True))
+        answers = await self._core.invoke_each(masters.values(), code, ext, body, self._timeout)
+        outcomes = {name: answers[address] for name, address in masters.items()}
         done = [name for name, each in outcomes.items() if isinstance(each, Command)]
         for name, outcome in outcomes.items():
             if isinstance(outcome, SaturnError) and len(masters) > 1:
@@ -202,15 +195,6 @@ class AccessAdmin:
             if isinstance(outcome, BaseException):
                 raise outcome
         return done
-
-
-def _word(value: str, words: tuple[str, ...], what: str) -> str:
-    """The word that `value` is, in any case."""
-    for word in words:
-        if value.lower() == word.lower():
-            return word
-    hint = nearest(value.capitalize(), words, 0.5)
-    raise InvalidParameter(f"{what} is {value!r}; it is one of {', '.join(words)}{hint}")
 
 
 def _listed(values: Iterable[str], what: str) -> list[str]:
@@ -229,8 +213,8 @@ def _documents(answer: Command) -> list[dict[Any, Any]]:
 def _user(document: Mapping[str, Any]) -> UserInfo:
     return UserInfo(
         checked.text(document, "username"),
-        checked.text(document, "userType", NORMAL),
-        checked.text(document, "userStatus", ENABLED),
+        checked.text(document, "userType", UserType.NORMAL.value),
+        checked.text(document, "userStatus", UserStatus.ENABLED.value),
         checked.text(document, "password", ""),
     )
 

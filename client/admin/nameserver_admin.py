@@ -6,7 +6,6 @@ other, so a change goes to each of them, at once: one that is away delays no oth
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 from saturnmq.client.admin.broker_admin import read_settings, settings_body
@@ -61,14 +60,10 @@ class NameserverAdmin:
     ) -> dict[str, Command]:
         """The answer of each nameserver, by its address; the first error is raised when all were
         asked."""
-        addresses = self._core.nameservers
-        asked = [
-            self._core.invoke(address, Command.request(code, dict(ext), body), self._timeout)
-            for address in addresses
-        ]
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        nameservers = self._core.nameservers
+        answers = await self._core.invoke_each(nameservers, code, ext, body, self._timeout)
         found = {}
-        for address, answer in zip(addresses, answers, strict=True):
+        for address, answer in answers.items():
             if isinstance(answer, BaseException):
                 raise answer
             found[address] = answer

@@ -245,17 +245,12 @@ async def _ask_all(core: ClientCore, listed: dict[str, tuple[str, int]]) -> list
 
 async def _listed(core: ClientCore, group: str | None) -> dict[str, tuple[str, int]]:
     """Group and broker id of every address that any nameserver lists."""
-    request = RequestCode.GET_BROKER_CLUSTER_INFO
-    answers = await asyncio.gather(
-        *(
-            core.invoke(address, Command.request(request), ASK_TIMEOUT_S)
-            for address in core.nameservers
-        ),
-        return_exceptions=True,
+    answers = await core.invoke_each(
+        core.nameservers, RequestCode.GET_BROKER_CLUSTER_INFO, {}, b"", ASK_TIMEOUT_S
     )
     reason: BaseException | None = None
     known: list[dict[str, tuple[str, int]]] = []
-    for answer in answers:
+    for answer in answers.values():
         try:
             known += [members_in(answer)] if isinstance(answer, Command) else []
         except MalformedFrame as error:

@@ -12,12 +12,13 @@ import json
 import random
 from typing import Any
 
-from saturnmq.broker.access.model import Acl, Action, Decision, PolicyType, Resource, Rule
+from saturnmq.broker.access.model import Acl, Resource, Rule
 from saturnmq.broker.access.table import super_user
 from saturnmq.drills.fuzz.inprocess import Violation
 from saturnmq.drills.fuzz.requests import Request, RequestMaker, codes_of
 from saturnmq.drills.fuzz.scene import FuzzScene
 from saturnmq.drills.sim.disk import SimDisk
+from saturnmq.protocol.access_words import Action, Decision, PolicyType
 from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.credentials import PASSED_ON, Credentials, sign

@@ -9,21 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.access.model import (
-    RULES_MAX,
-    Acl,
-    Action,
-    Decision,
-    Need,
-    PolicyType,
-    Resource,
-    ResourceKind,
-    Rule,
-    User,
-    UserStatus,
-    UserType,
-)
+from saturnmq.broker.access.model import RULES_MAX, Acl, Need, Resource, ResourceKind, Rule, User
 from saturnmq.protocol import fastjson
+from saturnmq.protocol.access_words import Action, Decision, PolicyType, UserStatus, UserType
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame
 
 HOST = "10.1.2.3"

@@ -12,6 +12,7 @@ from saturnmq.client.admin.replicas import (
     find_replicas,
     parse_state,
 )
+from saturnmq.client.core import ClientCore
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
@@ -148,6 +149,7 @@ class Core:
     """A network of nodes that tell these states, and of nameservers that list these brokers."""
 
     signing = UNSIGNED
+    invoke_each = ClientCore.invoke_each
 
     def __init__(self, states=(), **nameservers):
         self.states = dict(states)  # by address; None: it is silent

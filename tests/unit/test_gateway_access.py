@@ -11,7 +11,7 @@ from access_rig import ALICE, CHECKING, NODES, ROOT
 from gateway_rig import Caller, Code, at_nameserver, create_topic, served
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.broker.access.model import Acl, Action, Decision, PolicyType, Resource, Rule
+from saturnmq.broker.access.model import Acl, Resource, Rule
 from saturnmq.broker.access.table import super_user
 from saturnmq.broker.broker import Broker
 from saturnmq.gateway import v2
@@ -23,6 +23,7 @@ from saturnmq.gateway.peers import Peers
 from saturnmq.gateway.topics import FreshFacts
 from saturnmq.nameserver.gateway_node import NameserverNode
 from saturnmq.nameserver.server import NameServer
+from saturnmq.protocol.access_words import Action, Decision, PolicyType
 from saturnmq.protocol.credentials import (
     ACCESS_KEY,
     CALLER,

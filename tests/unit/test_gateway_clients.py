@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
 
 import pytest
+from garbage_rig import without_collections
 from gateway_rig import served
 from saturnmq.gateway import v2
 from world_rig import World, run
@@ -28,12 +28,8 @@ def test_a_client_that_is_gone_leaves_nothing_that_only_a_collection_frees(says_
         await world.until(lambda: len(caller.gateway._clients) == 0, 200, 1.0)
         await world.until(lambda: not any(each() for each in left), 20, 1.0)
 
-    gc.collect()
-    gc.disable()
-    try:
+    with without_collections():
         run(body)
-    finally:
-        gc.enable()
 
 
 def test_a_producer_is_one_of_the_topics_that_it_named_last() -> None:

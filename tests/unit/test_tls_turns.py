@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
+from garbage_rig import without_collections
 from limits_rig import Served, ask, run
 from saturnmq.gateway.certificates import Certificate, self_signed
 from saturnmq.gateway.door import Door
@@ -67,16 +68,12 @@ def ended() -> list[object]:
 
 
 @contextmanager
-def without_collections() -> Iterator[Callable[[], int]]:
+def watched() -> Iterator[Callable[[], int]]:
     """Count the objects of connections that ended in the block; nothing collects them meanwhile."""
-    gc.collect()
-    gc.disable()
-    before = ended()  # of other tests: they stay alive, so that no id is used again
-    known = {id(each) for each in before}
-    try:
+    with without_collections():
+        before = ended()  # of other tests: they stay alive, so that no id is used again
+        known = {id(each) for each in before}
         yield lambda: sum(id(each) not in known for each in ended())
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("is_grpc", [False, True], ids=["Remoting", "gRPC"])
@@ -157,7 +154,7 @@ def test_a_connection_that_ends_leaves_nothing_that_only_a_collection_frees(pem:
         server.closed.clear()
         await server.until(lambda: not left())
 
-    with without_collections() as left:
+    with watched() as left:
         run_both(pem, body)
 
 
@@ -172,5 +169,5 @@ def test_a_connection_that_is_refused_leaves_nothing_that_only_a_collection_free
         await server.until(lambda: not left())
         kept.close()
 
-    with without_collections() as left:
+    with watched() as left:
         run(body, connections=1)
