@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from saturnmq.broker.access.guard import AccessGuard, Judge, anything
+from saturnmq.broker.access.model import Need
 from saturnmq.broker.access.table import AccessTable
 from saturnmq.broker.commit.ack_ledger import AckLedger
 from saturnmq.broker.config import BrokerConfig
@@ -179,6 +180,14 @@ REJECTED = "[REJECTREQUEST]"
 def judge(c: Context, endpoint: Endpoint, request: Command) -> Judge:
     """The judge of the user of a request, for needs that only its handler can tell."""
     return anything if c.guard is None else c.guard.judge(endpoint, request)
+
+
+def require(c: Context, endpoint: Endpoint, request: Command, *needs: Need) -> None:
+    """AccessDenied: the user of a request lacks one of these needs, which only its handler can
+    tell."""
+    allow = judge(c, endpoint, request)
+    for need in needs:
+        allow(need)
 
 
 def check_master(c: Context, mark: str = "") -> None:

@@ -78,7 +78,18 @@ class Command:
     are sent without being joined. A received command never has.
     """
 
-    __slots__ = ("body", "code", "ext", "flag", "language", "more", "opaque", "remark", "version")
+    __slots__ = (
+        "__weakref__",
+        "body",
+        "code",
+        "ext",
+        "flag",
+        "language",
+        "more",
+        "opaque",
+        "remark",
+        "version",
+    )
 
     def __init__(
         self,

@@ -15,12 +15,13 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
-from saturnmq.broker.access.model import Decision, Need, ResourceKind, User, UserStatus, UserType
+from saturnmq.broker.access.model import Need, ResourceKind, User
 from saturnmq.broker.access.needs import needs_of
 from saturnmq.broker.access.table import AccessTable, super_user
 from saturnmq.broker.config import BrokerConfig
+from saturnmq.protocol.access_words import Decision, UserStatus, UserType
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.credentials import (
     ACCESS_KEY,
@@ -56,6 +57,8 @@ class AccessGuard:
         self._table = table
         self._own = User("", "", UserType.SUPER) if own is None else super_user(own)
         self._beats: WeakKeyDictionary[Endpoint, str] = WeakKeyDictionary()  # names of users
+        self._proven: Callable[[], Command | None] = lambda: None  # the last request
+        self._its_sender = self._own, ""
 
     def check(self, endpoint: Endpoint, request: Command) -> None:
         """AccessDenied: the request is not answered. InvalidParameter: it cannot be read."""
@@ -102,7 +105,14 @@ class AccessGuard:
         return self._sender(endpoint, request)[0]
 
     def _sender(self, endpoint: Endpoint, request: Command) -> tuple[User, str]:
-        """The user of a request, and the address that it is judged by."""
+        """The user of a request, and the address that it is judged by. One that its handler judges
+        again is not proven again: a signature costs as much as its body is long."""
+        if self._proven() is not request:
+            self._its_sender = self._prove(endpoint, request)
+            self._proven = ref(request)
+        return self._its_sender
+
+    def _prove(self, endpoint: Endpoint, request: Command) -> tuple[User, str]:
         fields, is_inside = request.ext, isinstance(endpoint, InnerEndpoint)
         user = self._own if is_inside else self._signer(request, fields)
         caller = fields.get(CALLER)
@@ -110,26 +120,25 @@ class AccessGuard:
             return user, endpoint.peer_host
         if user is not self._own:
             raise denied(f"user {user.name!r} tells of another one, and only nodes do")
-        text, theirs = fields.get(CALLER_TEXT, ""), fields.get(CALLER_SIGNATURE, "")
-        if not caller:
-            raise denied(f"request {request.code} names no user; give the client its credentials")
-        return self._proven(caller, text.encode(), (), theirs), fields.get(CALLER_HOST, "")
+        text, theirs = fields.get(CALLER_TEXT, "").encode(), fields.get(CALLER_SIGNATURE, "")
+        return self._signed_by(request, caller, text, (), theirs), fields.get(CALLER_HOST, "")
 
     def _signer(self, request: Command, fields: Mapping[str, str]) -> User:
         """The user that has signed a request of Remoting."""
-        name = fields.get(ACCESS_KEY, "")
-        if not name:
-            raise denied(f"request {request.code} names no user; give the client its credentials")
-        text = signed_fields(fields, request.version)
+        name, text = fields.get(ACCESS_KEY, ""), signed_fields(fields, request.version)
         body = request.body, *request.more
-        user = self._proven(name, text, body, fields.get(SIGNATURE, ""))
+        user = self._signed_by(request, name, text, body, fields.get(SIGNATURE, ""))
         kind = fields.get(BOUND)
         if kind != bound(request.code, fields) and (kind is not None or user is self._own):
             raise denied(f"the signature of user {name!r} is for another kind of request")
         return user
 
-    def _proven(self, name: str, text: bytes, body: Sequence[Body], theirs: str) -> User:
+    def _signed_by(
+        self, request: Command, name: str, text: bytes, body: Sequence[Body], theirs: str
+    ) -> User:
         """The user of this name, who has signed this text and body."""
+        if not name:
+            raise denied(f"request {request.code} names no user; give the client its credentials")
         user = self._known(name)
         mine = signature(user.password if user is not None else UNKNOWN, text, body)
         is_right = hmac.compare_digest(mine.encode(), theirs.encode())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from saturnmq.broker.access import needs
-from saturnmq.broker.context import Context, answer, answer_failure, judge
+from saturnmq.broker.context import Context, answer, answer_failure, require
 from saturnmq.protocol import admin_headers, checked, fastjson, headers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
@@ -65,8 +65,8 @@ class ClientQuestions:
         frame = c.store.message_at(offset)
         if frame is None or offset + len(frame) > c.visible:
             raise SystemError_(f"can not find message by the offset, {offset}")
-        for need in needs.both(needs.topic_of(frame), header.group, needs.SUB):
-            judge(c, endpoint, request)(need)
+        stored_in = needs.topic_of(frame)
+        require(c, endpoint, request, *needs.both(stored_in, header.group, needs.SUB))
         topic = None if header.topic is None else c.topics.get(header.topic)
         group = c.groups.get(header.group)
         ext = header.encode() | {"brokerName": c.config.broker_name}

@@ -11,7 +11,7 @@ answers as a Java broker does, because clients branch on it: 22 for 14 and 12, -
 from __future__ import annotations
 
 from saturnmq.broker.access import needs
-from saturnmq.broker.context import Context, answer, judge
+from saturnmq.broker.context import Context, answer, require
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.lost_offsets import beginning, check_queue, commit, log_of
@@ -114,7 +114,8 @@ class QueryService:
         frame = self._store.message_at(offset)
         if frame is None or offset + len(frame) > self._c.visible:
             raise SystemError_(f"can not find message by the offset, {offset}")
-        judge(self._c, endpoint, request)(needs.topic(needs.topic_of(frame), needs.READ))
+        stored_in = needs.topic_of(frame)
+        require(self._c, endpoint, request, needs.topic(stored_in, needs.READ))
         answer(endpoint, request, request.reply(0, body=frame))
 
     def on_query_message(

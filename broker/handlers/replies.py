@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from saturnmq.broker.access import needs
 from saturnmq.broker.commit.admission import Admission
-from saturnmq.broker.context import Context, answer, judge
+from saturnmq.broker.context import Context, answer, require
 from saturnmq.protocol import headers
 from saturnmq.protocol import properties as names
 from saturnmq.protocol.codes import RequestCode
@@ -45,7 +45,7 @@ class ReplyService:
     def on_reply(self, endpoint: Endpoint, request: Command, header: headers.ReplyHeader) -> None:
         self._admission.check_ready()
         if header.topic != reply_topic(self._c.config.cluster_name):  # which is everybody's
-            judge(self._c, endpoint, request)(needs.topic(header.topic, needs.PUB))
+            require(self._c, endpoint, request, needs.topic(header.topic, needs.PUB))
         _, queue_id = self._admission.checked_queue(
             header.topic, header.queue_id, header.default_topic, header.default_queues
         )

@@ -19,7 +19,14 @@ from __future__ import annotations
 from saturnmq.broker.access import needs
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.copies import CopyWriter, returned_properties
-from saturnmq.broker.context import REJECTED, Context, answer, check_master, check_permission, judge
+from saturnmq.broker.context import (
+    REJECTED,
+    Context,
+    answer,
+    check_master,
+    check_permission,
+    require,
+)
 from saturnmq.broker.handlers.pop_acks import PopAcknowledgements
 from saturnmq.broker.tables.topics import WRITE
 from saturnmq.protocol import headers
@@ -75,8 +82,7 @@ class RetryService:
                 f"look message by offset failed, {offset}: message {message.message_id} is there, "
                 f"and not {told}, which was cut off"
             )
-        for need in needs.both(message.topic, group_name, needs.SUB):
-            judge(c, endpoint, request)(need)
+        require(c, endpoint, request, *needs.both(message.topic, group_name, needs.SUB))
         properties = returned_properties(message)
         properties[names.WAIT] = "false"
         level = header.delay_level

@@ -20,7 +20,7 @@ from __future__ import annotations
 from saturnmq.broker.access import needs
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
 from saturnmq.broker.commit.admission import Admission
-from saturnmq.broker.context import Context, answer, judge
+from saturnmq.broker.context import Context, answer, require
 from saturnmq.broker.transactions.endings import EndingKind
 from saturnmq.broker.transactions.half_log import HalfLog
 from saturnmq.broker.transactions.halves import Half, committed
@@ -92,7 +92,7 @@ class EndService:
         self._admission.check_ready()
         try:
             half = self._half(header)
-            judge(self._c, endpoint, request)(needs.topic(half.topic, needs.PUB))
+            require(self._c, endpoint, request, needs.topic(half.topic, needs.PUB))
             end = self._end(half, kind)
         except SaturnError:
             self.refused += 1

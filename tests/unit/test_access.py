@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from access_rig import ALICE, CHECKING, NODES, ROOT, allow, checking, create_user, signing
 from broker_rig import ask, config, connected, pull, run, send, started, until
+from saturnmq.broker.access import guard
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.asking import connect
@@ -305,6 +307,34 @@ def test_a_message_that_is_named_by_its_place_needs_its_own_topic(tmp_path: Path
                 assert [each.code for each in answers] == [0, 0, 0], answers
             view = {"offset": int(half.ext["msgId"][16:], 16)}
             assert "HALF_TOPIC" in told(await ask(alice, C.VIEW_MESSAGE_BY_ID, view))
+        await broker.close()
+
+    run(body)
+
+
+def test_a_request_that_its_handler_judges_again_is_proven_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signature is over the whole body, which may have megabytes."""
+    made: list[bytes] = []
+
+    def counted(secret: str, text: bytes, body: Sequence[bytes] = ()) -> str:
+        made.append(text)
+        return signature(secret, text, body)
+
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, checking(tmp_path))
+        root, alice = await signing(runtime, broker, ROOT), await signing(runtime, broker, ALICE)
+        await create_user(root, ALICE)
+        await allow(root, ALICE, "Topic:public")
+        item = bytearray()
+        encode_batch_item(item, b"x", b"")
+        sent = encode_parts([BatchPart("public", 0, 0, 1, bytes(item))])
+        monkeypatch.setattr(guard, "signature", counted)
+        for number in (1, 2):
+            reply = await ask(alice, C.SEND_BATCHES, {"c": "TBW102", "d": 4}, sent)
+            assert [each.code for each in decode_answers(reply.body, 1)] == [0]
+            assert len(made) == number
         await broker.close()
 
     run(body)
