@@ -190,6 +190,15 @@ def require(c: Context, endpoint: Endpoint, request: Command, *needs: Need) -> N
         allow(need)
 
 
+def check_offsets(c: Context) -> None:
+    """SystemBusy: the offsets of groups here may be older than those of a slave."""
+    if c.role.may_have_forgotten:
+        raise SystemBusy(
+            "the offsets of groups may be older than those of its slaves: this node gives them "
+            f"when it leads. {c.role.why}"
+        )
+
+
 def check_master(c: Context, mark: str = "") -> None:
     """SystemBusy, with `mark` in front: this node changes no tables now."""
     refusal = c.role.refuses(c.runtime.monotonic())

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
-from saturnmq.broker.context import Context, answer
+from saturnmq.broker.context import Context, answer, check_offsets
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.handlers.queue_facts import QueueFacts
 from saturnmq.broker.tables.offsets import Search
@@ -37,6 +37,7 @@ class GroupProgress:
     def on_consume_stats(
         self, endpoint: Endpoint, request: Command, header: admin_headers.ConsumeStatsHeader
     ) -> None:
+        check_offsets(self._c)
         slices.answer_with(self._c, endpoint, request, self._consume_stats(request, header))
 
     def _consume_stats(

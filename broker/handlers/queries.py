@@ -11,7 +11,7 @@ answers as a Java broker does, because clients branch on it: 22 for 14 and 12, -
 from __future__ import annotations
 
 from saturnmq.broker.access import needs
-from saturnmq.broker.context import Context, answer, require
+from saturnmq.broker.context import Context, answer, check_offsets, require
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.replication.role import State
 from saturnmq.broker.tables.lost_offsets import beginning, check_queue, commit, log_of
@@ -31,11 +31,7 @@ class QueryService:
     def on_query_offset(
         self, endpoint: Endpoint, request: Command, header: headers.QueryOffsetHeader
     ) -> None:
-        if self._role.may_have_forgotten:
-            raise SystemBusy(
-                "the offsets of groups may be older than those of its slaves: this node gives them "
-                f"when it leads. {self._role.why}"
-            )
+        check_offsets(self._c)
         group, topic, queue_id = header.group, header.topic, header.queue_id
         offset = self._offsets.query(group, topic, queue_id)
         if offset is None and header.zero_if_not_found:

@@ -354,8 +354,12 @@ class Executor:
         asked = [self._members_at(ask.addresses)]
         if ask.nameservers:
             asked.append(self._registered_members(ask.addresses))
-        found = itertools.chain.from_iterable(await asyncio.gather(*asked))
-        self.tell(e.Polled(ask.what, tuple(found)))
+        found = tuple(itertools.chain.from_iterable(await asyncio.gather(*asked)))
+        if ask.tables:
+            ours = [member for member in found if member.identity == self._role.identity]
+            slaves = [member.address for member in ours if member.state == "slave"]
+            await asyncio.gather(*map(self._merge_back, slaves))
+        self.tell(e.Polled(ask.what, found))
 
     async def _members_at(self, addresses: Iterable[str]) -> list[MemberState]:
         told = await asyncio.gather(*(member_at(self._c, address) for address in addresses))

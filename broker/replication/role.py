@@ -138,8 +138,8 @@ class Role(Saveable):
     def may_have_forgotten(self) -> bool:
         """Whether its tables may be older than those of its slaves: it has started, and has not
         heard them yet."""
-        waits = self.state in (State.UNSURE, State.RECOVERING)
-        return waits and self.required > 1 and not self.leads_since_start
+        waits = self.state in (State.UNSURE, State.RECOVERING) and not self.leads_since_start
+        return waits and (self.required > 1 or bool(self.replicas))
 
     def refuses(self, now: float) -> str:
         """Why this node takes no writes now; empty if it does."""

@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ask, config, connected, insist, run, send, started, until
+from broker_rig import (
+    ask,
+    config,
+    connected,
+    insist,
+    run,
+    send,
+    slave_config,
+    started,
+    until,
+)
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.replication import table_sync
+from saturnmq.broker.replication.role import State
 from saturnmq.broker.replication.table_sync import JAVA_PAUSE_S, TableSync
 from saturnmq.broker.tables.offsets import STEP_READ
 from saturnmq.protocol import fastjson
-from saturnmq.protocol.codes import RequestCode
+from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import MalformedFrame, SystemBusy
 from saturnmq.runtime.native import NativeRuntime
 from saturnmq.store.derived.tombstones import Tombstone
+from saturnmq.store.disk import NativeDisk
 
 TABLES = (
     RequestCode.GET_ALL_TOPIC_CONFIG,
@@ -401,6 +414,93 @@ def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: P
         await again.close()
 
     run(body)
+
+
+def test_a_master_that_starts_tells_no_offset_before_it_knows_those_of_its_slaves(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "a"))
+        client = await connected(runtime, master)
+        place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+        for _ in range(8):
+            await send(client, b"x", e=0)
+        await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 3})
+        slave = await started(runtime, slave_config(tmp_path / "b", master))
+        await until(lambda: slave.context.offsets.query("G", "orders", 0) == 3)
+        state = fastjson.loads(
+            bytes((await ask(await connected(runtime, slave), RequestCode.REPLICA_STATE)).body)
+        )
+        await slave.close()
+        away = await FakeMaster().start(runtime)
+        # The slave has copied a commit that the master had not saved when it was killed.
+        offsets = slave.context.offsets
+        offsets.commit("G", "orders", 0, 5)
+        away.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = offsets.snapshot()
+        away.tables[RequestCode.REPLICA_STATE] = {**state, "address": away.address}
+        away.holds = RequestCode.GET_ALL_CONSUMER_OFFSET
+        master.context.role.add_replica(1, away.address)
+        await master.close()
+
+        again = Broker(config(tmp_path / "a"), runtime, NativeDisk())
+        starting = asyncio.create_task(again.start())
+        await until(lambda: away.is_asked)
+        client = await connected(runtime, again)
+        stats = {"consumerGroup": "G", "topic": "orders"}
+        for code, ext in (
+            (RequestCode.QUERY_CONSUMER_OFFSET, place),
+            (RequestCode.GET_CONSUME_STATS, stats),
+        ):
+            reply = await ask(client, code, ext)
+            assert reply.code == ResponseCode.SYSTEM_BUSY, reply
+            assert "older than those of its slaves: this node gives them when it leads" in str(
+                reply.remark
+            )
+        away.go_on()
+        await starting
+        assert again.context.role.state is State.MASTER
+        reply = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, place)
+        assert reply.ext["offset"] == "5"
+        reply = await ask(client, RequestCode.GET_CONSUME_STATS, stats)
+        assert b'"consumerOffset":5' in bytes(reply.body)
+        await again.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"identity": "0" * 31 + "1"}, {"brokerName": "another"}, {"role": "recovering"}, {}],
+    ids=["of another group", "of another name", "no slave", "of a group that is not known here"],
+)
+def test_a_master_that_starts_takes_the_tables_of_slaves_of_its_group_only(
+    tmp_path: Path, change: dict[str, str]
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path))
+        client = await connected(runtime, master)
+        await send(client, b"x", e=0)
+        reply = await ask(client, RequestCode.REPLICA_STATE)
+        away = await FakeMaster().start(runtime)
+        state = {**fastjson.loads(bytes(reply.body)), "role": "slave", "brokerId": 1}
+        away.tables[RequestCode.REPLICA_STATE] = {**state, "address": away.address, **change}
+        master.context.role.add_replica(1, away.address)
+        await master.close()
+        if not change:
+            _forget_all_but_replicas(tmp_path)
+        again = await started(runtime, config(tmp_path))
+        assert {each.code for each in away.asked} == {RequestCode.REPLICA_STATE}
+        await again.close()
+
+    run(body)
+
+
+def _forget_all_but_replicas(root: Path) -> None:
+    role = root / "config" / "role.json"
+    known = fastjson.loads(role.read_bytes())
+    shutil.rmtree(root)
+    role.parent.mkdir(parents=True)
+    role.write_bytes(fastjson.dumps({**known, "identity": "", "epoch": 0, "term": 0}))
 
 
 def test_a_slave_that_was_away_when_a_group_was_deleted_brings_its_offsets_back_to_nobody(
