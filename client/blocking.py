@@ -313,7 +313,7 @@ class Producer:
         engine = self.engine
         bound = selector or sharding_key or SHARDING_KEY in message.properties
         if queue is None and bound and not engine.round(message.topic).queues:
-            self._run(engine.route(message.topic))
+            self._run(engine.until_routed(message.topic))
         return engine.pin_for(message, queue, sharding_key, selector)
 
     def send_batch(

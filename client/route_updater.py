@@ -8,7 +8,8 @@ the connection.
 
 A nameserver that comes back knows nothing until the brokers have registered again, one after the
 other. So a broker that is missing in a fresh route, but has an open connection to us, stays in it
-for `MISSING_S`.
+for `MISSING_S`. And a nameserver that knows no broker at all cannot say that a topic does not
+exist: its brokers may be about to start.
 """
 
 from __future__ import annotations
@@ -17,15 +18,22 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
+from typing import Any
 
 from saturnmq.client.routes import RouteCache, from_template
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import TopicRoute
+from saturnmq.protocol.route import TopicRoute, brokers_in
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import ConnectionLost, RequestTimeout, SaturnError, TopicNotExist
+from saturnmq.runtime.errors import (
+    ConnectionLost,
+    RequestTimeout,
+    RouteNotFound,
+    SaturnError,
+    TopicNotExist,
+)
 from saturnmq.runtime.supervision import Supervisor
 
 log = logging.getLogger(__name__)
@@ -46,7 +54,7 @@ class RouteUpdater:
         runtime: Runtime,
         tasks: Supervisor,
         routes: RouteCache,
-        ask: Callable[..., Awaitable[TopicRoute | None]],
+        ask: Callable[..., Awaitable[Any]],
         *,
         is_connected: Callable[[str], bool],
         on_change: Callable[[str], None],
@@ -185,7 +193,7 @@ class RouteUpdater:
             self._outdated.pop(topic, None)
             try:
                 route = await self._ask(topic)
-            except TopicNotExist:
+            except (TopicNotExist, RouteNotFound):
                 if topic not in self._outdated:
                     raise
             else:
@@ -207,6 +215,12 @@ class RouteUpdater:
                 if route.queues:
                     self._guessed[topic] = None
                     return route
+        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        if not await self._ask_nameserver(command, brokers_in):
+            raise RouteNotFound(
+                f"no route of topic {topic!r}: the nameserver knows no broker yet; start one, or "
+                "look at the brokers' namesrvAddr"
+            )
         raise TopicNotExist(
             f"no route of topic {topic!r}: no broker serves it and none may create it; "
             "create it first (saturnmq topic create)"
@@ -215,7 +229,8 @@ class RouteUpdater:
     async def _answer(self, topic: str) -> TopicRoute | None:
         ext = {"topic": topic, "acceptStandardJsonOnly": "true", "saturnWatch": "true"}
         request = Command.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext)
-        return await self._ask_nameserver(request, _read_route, ok=ANSWERED)
+        route: TopicRoute | None = await self._ask_nameserver(request, _read_route, ok=ANSWERED)
+        return route
 
     def _with_missing(self, topic: str, route: TopicRoute) -> TopicRoute:
         """`route`, completed with brokers that a freshly started nameserver does not know yet."""

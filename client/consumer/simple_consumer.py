@@ -237,10 +237,10 @@ class SimpleConsumer:
             named += [] if by_pattern else [topic]
             try:
                 queues = await find_queues(self.core, topic, self._subscribed.baseline)
-            except TopicNotExist:
+            except (TopicNotExist, RouteNotFound):
                 if not by_pattern:
                     raise
-                continue  # it was deleted a moment ago
+                continue  # it was deleted a moment ago, or its brokers are away
             for queue in queues:
                 found[Source(topic, queue.broker_name)] = None
         if not found and named:

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from saturnmq.client.core import ClientCore
@@ -389,7 +390,7 @@ class ProducerEngine:
     async def prepare_request(self, topic: str) -> None:
         """Before a request: the brokers of the topic have to know this client."""
         self.check_open()
-        await self.route(topic)
+        await self.until_routed(topic)
         topic = self._wrap(topic)
         if not self.requests.is_known_at(topic):
             await self.requests.greet(topic)
@@ -417,6 +418,14 @@ class ProducerEngine:
         asked: bool,
     ) -> None:
         """The broker at `address` was told the end of a transaction: nothing to do here."""
+
+    async def until_routed(self, topic: str) -> None:
+        """Wait for the route of `topic`, so that `pin_for` can answer, as long as a pinned batch
+        would be tried. TopicNotExist: there is no such topic."""
+        topic = check_topic(self._wrap(topic))
+        is_found = partial(self.core.routes.route, topic)
+        await self.sender.until_routed(topic, self.options.delivery_timeout, is_found)
+        self.sender.key_queues.learn(topic)
 
     async def route(self, topic: str, *, create: bool = True) -> None:
         """Fetch the route of `topic`, so that `pin_for` can answer; without `create` the topic has

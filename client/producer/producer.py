@@ -205,7 +205,7 @@ class Producer:
                 return offered
         engine = self.engine
         if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
-            await engine.route(message.topic)
+            await engine.until_routed(message.topic)
         pinned = engine.pin_for(message, queue, sharding_key, selector)
         while True:
             handle = engine.enqueue(message, pinned)

@@ -271,28 +271,37 @@ class Sender:
 
     async def _resolve_lane(self, lane: Lane) -> None:
         """Find a route for the lane, or fail the batches in it."""
-        deadline = self.runtime.monotonic() + self._patience(lane)
-        error: SaturnError
+        is_found = partial(self._has_route, lane)
+        try:
+            await self.until_routed(lane.topic, self._patience(lane), is_found)
+        except SaturnError as error:
+            self._unresolved(lane, error)
+        else:
+            lane.resolving = False
+            self.pump_lane(lane)
+
+    async def until_routed(
+        self, topic: str, patience_s: float, is_found: Callable[[], object]
+    ) -> None:
+        """Ask for the route of `topic` until it is found. TopicNotExist: there is no such topic.
+        Another SaturnError: it was not found in so many seconds, and why."""
+        deadline = self.runtime.monotonic() + patience_s
         while True:
             try:
-                known = self.core.routes.route(lane.topic) is not None
-                await self.core.route(lane.topic, refresh=known, create=True)
-                if self._has_route(lane):
-                    lane.resolving = False
-                    self.pump_lane(lane)
+                known = self.core.routes.route(topic) is not None
+                await self.core.route(topic, refresh=known and not is_found(), create=True)
+                if is_found():
                     return
-                error = RouteNotFound(
-                    f"topic {lane.topic!r} has no writable queue: no master serves it now"
+                error: SaturnError = RouteNotFound(
+                    f"topic {topic!r} has no writable queue: no master serves it now"
                 )
-            except TopicNotExist as missing:
-                error = missing
-                break
+            except TopicNotExist:
+                raise
             except SaturnError as failure:
                 error = failure
             if self.runtime.monotonic() >= deadline or self.closed or self.core.closed:
-                break
+                raise error
             await self.runtime.sleep(0.2)
-        self._unresolved(lane, error)
 
     # -- one attempt ---------------------------------------------------------------------------
 

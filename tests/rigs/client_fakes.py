@@ -104,6 +104,7 @@ class FakeCluster:
         self.masters = set(brokers)
         self.replaced = {}
         self.listed = list(brokers)
+        self.known = list(brokers)  # of which the nameserver knows any node
         self.registered = []  # whose masters the nameserver knows, whatever topics they have
         self.asked = 0
         self.links = []
@@ -145,10 +146,13 @@ class FakeCluster:
 
     def serve(self, endpoint, cmd):
         if cmd.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            addresses = {"0": "127.0.0.1:1"}
             table = {
-                name: {"brokerName": name, "cluster": "C", "brokerAddrs": addresses}
-                for name in self.registered
+                name: {
+                    "brokerName": name,
+                    "cluster": "C",
+                    "brokerAddrs": {"0" if name in self.registered else "1": "127.0.0.1:1"},
+                }
+                for name in self.known
             }
             endpoint.send(cmd.reply(body=fastjson.dumps({"brokerAddrTable": table})), cmd)
             return

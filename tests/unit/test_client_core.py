@@ -70,6 +70,11 @@ class Server:
                 endpoint.send(command.reply(17, "unknown"), command)
             else:
                 endpoint.send(command.reply(body=fastjson.dumps(topic.to_json())), command)
+        elif command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            routes = self.world.topics.values()
+            known = {each.broker_name: each.to_json() for topic in routes for each in topic.brokers}
+            body = fastjson.dumps({"brokerAddrTable": known})
+            endpoint.send(command.reply(body=body), command)
         else:
             endpoint.send(command.reply(remark=self.address), command)
 

@@ -12,8 +12,9 @@ from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.runtime import SimRuntime
 from saturnmq.protocol import fastjson
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.route import BrokerData, QueueData, TopicRoute
-from saturnmq.runtime.errors import ConnectFailed, TopicNotExist
+from saturnmq.runtime.errors import ConnectFailed, RouteNotFound, TopicNotExist
 from saturnmq.runtime.native import NativeRuntime
 from saturnmq.runtime.supervision import Supervisor
 
@@ -24,6 +25,7 @@ class Nameserver:
     def __init__(self, runtime):
         self.runtime = runtime
         self.topics = {}
+        self.knows_brokers = True
         self.asked = []
         self.away = False
         self.connected = set()
@@ -40,7 +42,10 @@ class Nameserver:
             template_queues=4,
         )
 
-    async def ask(self, command, read, ok):
+    async def ask(self, command, read, ok=()):
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            known = {"a": BrokerData("C", "a", {0: "a:1"}).to_json()} if self.knows_brokers else {}
+            return read(command.reply(body=fastjson.dumps({"brokerAddrTable": known})))
         topic = command.ext["topic"]
         assert command.ext["saturnWatch"] == "true"
         self.asked.append(topic)
@@ -257,8 +262,9 @@ def test_a_template_without_queues_and_an_answer_without_a_body_are_no_routes(fo
             await ns.find("T", create=True)
         answer = ns.ask
 
-        async def empty(command, read, ok):
-            ns.asked.append(command.ext["topic"])
+        async def empty(command, read, ok=()):
+            if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+                return await answer(command, read)
             return read(command.reply())
 
         ns.finder._ask_nameserver = empty
@@ -267,6 +273,23 @@ def test_a_template_without_queues_and_an_answer_without_a_body_are_no_routes(fo
         ns.finder._ask_nameserver = answer
         ns.topics = {"T": ["a"]}
         assert await ns.find("T")
+
+    found(test)
+
+
+def test_a_nameserver_without_brokers_says_of_no_topic_that_it_does_not_exist(found):
+    async def test(ns):
+        ns.knows_brokers = False
+        with pytest.raises(RouteNotFound, match="the nameserver knows no broker yet"):
+            await ns.find("T")
+        asking = asyncio.ensure_future(ns.find("T"))
+        await asyncio.sleep(0.005)  # the answer is on its way
+        ns.topics = {"T": ["a"]}
+        ns.finder.on_routes_changed(["T"])
+        assert (await asking).brokers
+        ns.topics, ns.knows_brokers = {}, True
+        with pytest.raises(TopicNotExist):
+            await ns.find("U")
 
     found(test)
 
