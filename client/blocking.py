@@ -36,7 +36,6 @@ from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
-from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.runtime.errors import ClientClosed, RequestTimeout
 from saturnmq.runtime.native import NativeRuntime
 
@@ -278,6 +277,8 @@ class Producer:
     ) -> SendResult:
         """Send and wait for the acknowledgement."""
         self._check_caller()
+        if timeout and self.engine.needs_route(message, queue, sharding_key, selector):
+            self._run(self.engine.until_routed(message.topic, timeout))
         express = self._express
         if express is not None and (timeout is None or timeout >= self.options.send_timeout):
             sent = express.send(message, self._pin(message, queue, sharding_key, selector))
@@ -294,7 +295,8 @@ class Producer:
         sharding_key: str | None = None,
         selector: Selector | None = None,
     ) -> SendHandle:
-        """Accept the message and return at once; blocks only while the buffer is full."""
+        """Accept the message and return at once; blocks only while the buffer is full and, with a
+        key or a selector, until a broker has the topic's queues."""
         if queue is None and sharding_key is None and selector is None:
             handle = self._offer(message)
             if handle is not None:
@@ -310,11 +312,9 @@ class Producer:
         sharding_key: str | None,
         selector: Selector | None,
     ) -> Pin | None:
-        engine = self.engine
-        bound = selector or sharding_key or SHARDING_KEY in message.properties
-        if queue is None and bound and not engine.round(message.topic).queues:
-            self._run(engine.until_routed(message.topic))
-        return engine.pin_for(message, queue, sharding_key, selector)
+        if self.engine.needs_route(message, queue, sharding_key, selector):
+            self._run(self.engine.until_routed(message.topic))
+        return self.engine.pin_for(message, queue, sharding_key, selector)
 
     def send_batch(
         self,

@@ -355,9 +355,8 @@ class AskPromises:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask these nodes, and maybe nameservers, for their state of the group. With `tables` those of
-    the slaves that answer are merged into this node's. It ends in Polled. An earlier Ask of the
-    same kind is given up."""
+    """Ask these nodes, and maybe nameservers, for their state of the group; `tables`: merge those
+    of slaves that answer. It ends in Polled. An earlier Ask of the same kind is given up."""
 
     what: str
     addresses: tuple[str, ...]

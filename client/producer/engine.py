@@ -33,6 +33,7 @@ from saturnmq.client.producer.placing import Round, queue_of
 from saturnmq.client.producer.requesting import Requests, send_reply
 from saturnmq.client.producer.sending import Sender
 from saturnmq.client.producer.timed import recall
+from saturnmq.client.producer.waiting_for_routes import until_routed
 from saturnmq.protocol import compression
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
@@ -206,6 +207,17 @@ class ProducerEngine:
                     "delayed, transactional and %RETRY% messages cannot be in a batch: use send"
                 )
         return self._whole(self.accumulator.lane(topic, pinned), messages)
+
+    def needs_route(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+        selector: Selector | None,
+    ) -> bool:
+        """Whether `pin_for` cannot answer before the topic's queues are known."""
+        bound = selector or sharding_key or SHARDING_KEY in message.properties
+        return queue is None and bool(bound) and not self.round(message.topic).queues
 
     def pin_for(
         self,
@@ -419,12 +431,13 @@ class ProducerEngine:
     ) -> None:
         """The broker at `address` was told the end of a transaction: nothing to do here."""
 
-    async def until_routed(self, topic: str) -> None:
-        """Wait for the route of `topic`, so that `pin_for` can answer, as long as a pinned batch
-        would be tried. TopicNotExist: there is no such topic."""
+    async def until_routed(self, topic: str, patience_s: float | None = None) -> None:
+        """Wait for the route of `topic`, so that `pin_for` can answer, for so many seconds; None:
+        as long as a pinned batch would be tried. TopicNotExist: there is no such topic."""
         topic = check_topic(self._wrap(topic))
         is_found = partial(self.core.routes.route, topic)
-        await self.sender.until_routed(topic, self.options.delivery_timeout, is_found)
+        patience = self.options.delivery_timeout if patience_s is None else patience_s
+        await until_routed(self.sender, topic, patience, is_found)
         self.sender.key_queues.learn(topic)
 
     async def route(self, topic: str, *, create: bool = True) -> None:

@@ -35,9 +35,7 @@ from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
-from saturnmq.protocol.properties import (
-    SHARDING_KEY,
-)
+from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
     ClientClosed,
@@ -198,7 +196,8 @@ class Producer:
         sharding_key: str | None = None,
         selector: Selector | None = None,
     ) -> SendHandle:
-        """Accept the message; waits only while the buffer is full. Await the handle for the ack."""
+        """Accept the message; waits only while the buffer is full and, with a key or a selector,
+        until a broker has the topic's queues. Await the handle for the ack."""
         if queue is None and sharding_key is None and selector is None:
             offered = self._offer(message)
             if offered is not None:

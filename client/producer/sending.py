@@ -43,6 +43,7 @@ from saturnmq.client.producer.lingering import Lingering
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.placing import KeyQueues
 from saturnmq.client.producer.results import STATUS_OF_CODE, SendStatus
+from saturnmq.client.producer.waiting_for_routes import until_routed
 from saturnmq.client.producer.zipping import Zipper, zipped
 from saturnmq.protocol import checked
 from saturnmq.protocol.batch import SIZES
@@ -62,7 +63,6 @@ from saturnmq.runtime.errors import (
     InvalidParameter,
     MalformedFrame,
     RequestTimeout,
-    RouteNotFound,
     SaturnError,
     SystemError_,
     TopicNotExist,
@@ -273,35 +273,12 @@ class Sender:
         """Find a route for the lane, or fail the batches in it."""
         is_found = partial(self._has_route, lane)
         try:
-            await self.until_routed(lane.topic, self._patience(lane), is_found)
+            await until_routed(self, lane.topic, self._patience(lane), is_found)
         except SaturnError as error:
             self._unresolved(lane, error)
         else:
             lane.resolving = False
             self.pump_lane(lane)
-
-    async def until_routed(
-        self, topic: str, patience_s: float, is_found: Callable[[], object]
-    ) -> None:
-        """Ask for the route of `topic` until it is found. TopicNotExist: there is no such topic.
-        Another SaturnError: it was not found in so many seconds, and why."""
-        deadline = self.runtime.monotonic() + patience_s
-        while True:
-            try:
-                known = self.core.routes.route(topic) is not None
-                await self.core.route(topic, refresh=known and not is_found(), create=True)
-                if is_found():
-                    return
-                error: SaturnError = RouteNotFound(
-                    f"topic {topic!r} has no writable queue: no master serves it now"
-                )
-            except TopicNotExist:
-                raise
-            except SaturnError as failure:
-                error = failure
-            if self.runtime.monotonic() >= deadline or self.closed or self.core.closed:
-                raise error
-            await self.runtime.sleep(0.2)
 
     # -- one attempt ---------------------------------------------------------------------------
 

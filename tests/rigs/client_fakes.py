@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from saturnmq.protocol.codes import RequestCode, ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.properties import decode_properties
 from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.route import BrokerData
 
 
 class FakeBroker:
@@ -90,6 +91,13 @@ class FakeBroker:
         return [body for log in self.log.values() for body, _ in log]
 
 
+def cluster_info(brokers: Iterable[BrokerData]) -> bytes:
+    """A nameserver's answer to GET_BROKER_CLUSTER_INFO (106)."""
+    return fastjson.dumps(
+        {"brokerAddrTable": {each.broker_name: each.to_json() for each in brokers}}
+    )
+
+
 class FakeCluster:
     """A nameserver whose one topic lives on `brokers`, `queues` on each.
 
@@ -146,15 +154,9 @@ class FakeCluster:
 
     def serve(self, endpoint, cmd):
         if cmd.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            table = {
-                name: {
-                    "brokerName": name,
-                    "cluster": "C",
-                    "brokerAddrs": {"0" if name in self.registered else "1": "127.0.0.1:1"},
-                }
-                for name in self.known
-            }
-            endpoint.send(cmd.reply(body=fastjson.dumps({"brokerAddrTable": table})), cmd)
+            nodes = {name: int(name not in self.registered) for name in self.known}
+            known = [BrokerData("C", name, {id_: "127.0.0.1:1"}) for name, id_ in nodes.items()]
+            endpoint.send(cmd.reply(body=cluster_info(known)), cmd)
             return
         if cmd.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or cmd.ext["topic"] != self.topic:
             endpoint.send(cmd.reply(17, "no such topic"), cmd)

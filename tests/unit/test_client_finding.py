@@ -6,6 +6,7 @@ import itertools
 import random
 
 import pytest
+from client_fakes import cluster_info
 from saturnmq.client.route_updater import RouteUpdater
 from saturnmq.client.routes import RouteCache
 from saturnmq.drills.sim.loop import SimLoop
@@ -44,8 +45,8 @@ class Nameserver:
 
     async def ask(self, command, read, ok=()):
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
-            known = {"a": BrokerData("C", "a", {0: "a:1"}).to_json()} if self.knows_brokers else {}
-            return read(command.reply(body=fastjson.dumps({"brokerAddrTable": known})))
+            known = [BrokerData("C", "a", {0: "a:1"})] if self.knows_brokers else []
+            return read(command.reply(body=cluster_info(known)))
         topic = command.ext["topic"]
         assert command.ext["saturnWatch"] == "true"
         self.asked.append(topic)

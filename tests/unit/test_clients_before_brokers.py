@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import client_fakes as fakes
 import pytest
 from client_fakes import run_producer as run
 from saturnmq.aio import Producer
+from saturnmq.client.blocking import Producer as BlockingProducer
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.runtime.errors import RouteNotFound, TopicNotExist
+from saturnmq.runtime.errors import RequestTimeout, RouteNotFound, TopicNotExist
 
 SENDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -91,3 +93,16 @@ def test_a_one_way_send_waits_for_no_broker() -> None:
         assert producer.core.runtime.monotonic() - begun < 0.2
 
     run(test)
+
+
+@pytest.mark.parametrize("options", SENDS.values(), ids=SENDS)
+def test_a_thread_waits_for_the_first_broker_as_long_as_it_says(options: dict[str, Any]) -> None:
+    with (
+        fakes.threaded("a") as cluster,
+        BlockingProducer("senders", cluster.address, delivery_timeout=60) as producer,
+    ):
+        leave(cluster)
+        with pytest.raises((RouteNotFound, RequestTimeout)):
+            producer.send(Message("T", b"x"), timeout=0.1, **options)
+        come(cluster)
+        assert producer.send(Message("T", b"y"), **options).ok
