@@ -277,8 +277,8 @@ class Producer:
     ) -> SendResult:
         """Send and wait for the acknowledgement."""
         self._check_caller()
-        if timeout and self.engine.needs_route(message, queue, sharding_key, selector):
-            self._run(self.engine.until_routed(message.topic, timeout))
+        if timeout is not None and self.engine.needs_route(message, queue, sharding_key, selector):
+            timeout = self._run(self.engine.until_routed(message.topic, timeout))
         express = self._express
         if express is not None and (timeout is None or timeout >= self.options.send_timeout):
             sent = express.send(message, self._pin(message, queue, sharding_key, selector))

@@ -109,11 +109,13 @@ async def topics_of(core: ClientCore, timeout_s: float | None = None) -> list[st
     return await core.ask_nameserver(command, _topic_names, timeout_s)
 
 
-async def user_topics_of(core: ClientCore, timeout_s: float | None = None) -> list[str]:
-    """The topics that users made: without retry and dead-letter topics, and without those of the
-    system, of clusters and of brokers."""
+async def user_topics_of(
+    core: ClientCore, nodes: Iterable[BrokerNode], timeout_s: float | None = None
+) -> list[str]:
+    """The topics that users made on these nodes, which are all: without retry and dead-letter
+    topics, and without those of the system, of clusters and of brokers."""
     own: set[str] = set()
-    for node in await nodes_of(core, timeout_s):
+    for node in nodes:
         own |= {node.cluster, node.broker_name, topics.reply_topic(node.cluster)}
     derived = (topics.RETRY_PREFIX, topics.DLQ_PREFIX)
     return [

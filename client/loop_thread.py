@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from saturnmq.client.producer.batch import ProducerBatch
@@ -30,6 +31,7 @@ class LoopThread:
         self.loop = new_event_loop()
         self.runtime = NativeRuntime(self.loop)
         self.inherited = False  # it belongs to the process that forked this one
+        self._closing = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
         self._thread.start()
         forks.register(self)
@@ -86,6 +88,10 @@ class LoopThread:
         future = asyncio.run_coroutine_threadsafe(there(), self.loop)
         try:
             return future.result(timeout)
+        except CancelledError:
+            if self._closing:
+                raise ClientClosed("the client was closed meanwhile") from None
+            raise
         except BaseException as error:
             late = not future.done()
             future.cancel()
@@ -118,6 +124,7 @@ class LoopThread:
         nothing."""
         if self.inherited:
             return
+        self._closing = True
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             if threading.current_thread() is not self._thread:

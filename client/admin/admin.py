@@ -33,7 +33,7 @@ from saturnmq.client.admin.topic_settings import (
     delete_topic,
     with_type,
 )
-from saturnmq.client.cluster_view import groups_in, topics_of, user_topics_of
+from saturnmq.client.cluster_view import groups_in, nodes_of, topics_of, user_topics_of
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.tls import Tls
 from saturnmq.protocol.credentials import Credentials
@@ -117,8 +117,10 @@ class Admin(ClusterOperations, MessageOperations, AccessOperations):
     async def list_topics(self, *, internal: bool = True) -> list[str]:
         """The names of all topics that the nameserver knows. Without `internal` those that users
         made: no topics of the system, of clusters and brokers, of retries and dead letters."""
-        ask = topics_of if internal else user_topics_of
-        return self._names(await ask(self.core, self.timeout))
+        if internal:
+            return self._names(await topics_of(self.core, self.timeout))
+        nodes = await nodes_of(self.core, self.timeout)
+        return self._names(await user_topics_of(self.core, nodes, self.timeout))
 
     topics = list_topics
 

@@ -34,7 +34,13 @@ from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.protocol.topics import RETRY_PREFIX
-from saturnmq.runtime.errors import ConfigError, MalformedFrame, RouteNotFound, SaturnError
+from saturnmq.runtime.errors import (
+    ConfigError,
+    MalformedFrame,
+    RouteNotFound,
+    SaturnError,
+    SubscriptionNotExist,
+)
 
 log = logging.getLogger(__name__)
 
@@ -256,7 +262,7 @@ class Puller:
         suspend_s: float,
         max_count: int | None,
     ) -> dict[str, str]:
-        subscription = self._subscriptions[queue.topic]
+        subscription = self._subscription(queue)
         flags = PULL_SUBSCRIPTION | (PULL_SUSPEND if suspend_s > 0 else 0)
         if commit_offset >= 0 and broker_id == 0:
             flags |= PULL_COMMIT_OFFSET
@@ -332,11 +338,17 @@ class Puller:
         master = self._core.broker_address(queue.broker_name)
         return pulled.min_offset > offset and master is not None
 
+    def _subscription(self, queue: MessageQueue) -> Subscription:
+        subscription = self._subscriptions.get(queue.topic)
+        if subscription is None:  # its topic was left, and the next rebalance gives it up
+            raise SubscriptionNotExist(f"topic {queue.topic} is not subscribed any more")
+        return subscription
+
     def _decode(
         self, queue: MessageQueue, offset: int, body: bytes | bytearray | memoryview
     ) -> list[ReceivedMessage]:
         # The broker filters by a 32-bit hash: other tags may slip through.
-        how = self._verify_crc, queue.broker_name, self._subscriptions[queue.topic].tags
+        how = self._verify_crc, queue.broker_name, self._subscription(queue).tags
         messages = kernels.decode_plain(body, *how)
         if messages is None:
             messages = kernels.decode_frames(unwrapped(body, offset), *how)

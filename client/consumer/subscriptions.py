@@ -15,14 +15,19 @@ import logging
 import re
 from collections.abc import Awaitable, Callable
 
-from saturnmq.client.cluster_view import user_topics_of
+from saturnmq.client.cluster_view import nodes_of, user_topics_of
 from saturnmq.client.consumer.filter_check import find_brokers
 from saturnmq.client.consumer.starting import Baseline
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol.namespaces import Namespace
 from saturnmq.protocol.subscription import Expression, Subscription
 from saturnmq.protocol.topics import check_topic
-from saturnmq.runtime.errors import InvalidParameter, SaturnError, SubscriptionParseFailed
+from saturnmq.runtime.errors import (
+    InvalidParameter,
+    RouteNotFound,
+    SaturnError,
+    SubscriptionParseFailed,
+)
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +125,10 @@ class Subscriptions:
         if not self._patterns:
             return False
         try:
-            names = set(await user_topics_of(self._core))
+            nodes = await nodes_of(self._core)
+            if not nodes:
+                raise RouteNotFound("the nameserver knows no broker yet")
+            names = set(await user_topics_of(self._core, nodes))
         except SaturnError as error:
             log.info("group %s: the topics are not known now: %s", self._group, error)
             return False

@@ -431,14 +431,17 @@ class ProducerEngine:
     ) -> None:
         """The broker at `address` was told the end of a transaction: nothing to do here."""
 
-    async def until_routed(self, topic: str, patience_s: float | None = None) -> None:
-        """Wait for the route of `topic`, so that `pin_for` can answer, for so many seconds; None:
-        as long as a pinned batch would be tried. TopicNotExist: there is no such topic."""
+    async def until_routed(self, topic: str, patience_s: float | None = None) -> float:
+        """Wait for the route of `topic`, so that `pin_for` can answer, for so many seconds, and
+        return what is left of them; None: as long as a pinned batch would be tried. TopicNotExist:
+        there is no such topic."""
+        begun = self.core.runtime.monotonic()
         topic = check_topic(self._wrap(topic))
         is_found = partial(self.core.routes.route, topic)
         patience = self.options.delivery_timeout if patience_s is None else patience_s
         await until_routed(self.sender, topic, patience, is_found)
         self.sender.key_queues.learn(topic)
+        return max(0.0, begun + patience - self.core.runtime.monotonic())
 
     async def route(self, topic: str, *, create: bool = True) -> None:
         """Fetch the route of `topic`, so that `pin_for` can answer; without `create` the topic has

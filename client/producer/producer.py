@@ -180,6 +180,9 @@ class Producer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send and wait for the acknowledgement."""
+        engine = self.engine
+        if timeout is not None and engine.needs_route(message, queue, sharding_key, selector):
+            timeout = await engine.until_routed(message.topic, timeout)
         handle = await self.send_async(
             message, queue=queue, sharding_key=sharding_key, selector=selector
         )

@@ -397,6 +397,21 @@ def test_a_group_without_an_offset_may_begin_at_the_end() -> None:
     run(body)
 
 
+def test_a_group_that_begins_at_the_end_misses_nothing_of_a_topic_that_was_made_again() -> None:
+    async def body(world: World) -> None:
+        _, popper = await started(world)
+        await send(popper, "a")
+        (one,) = await popper.pop(initMode=1)
+        assert (await popper.ack(one)).code == 0
+        assert (await popper.remote.ask(Code.DELETE_TOPIC_IN_BROKER, {"topic": "T"})).code == 0
+        await send(popper, "b", "c")
+        for group in ("G", "H"):
+            again = Popper(popper.remote, group)
+            assert bodies(await again.pop(initMode=1)) == [b"b", b"c"]
+
+    run(body)
+
+
 def test_notification_and_peek_take_nothing() -> None:
     async def body(world: World) -> None:
         broker, popper = await started(world)

@@ -13,7 +13,13 @@ from saturnmq.client.terms import note_term
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
-from saturnmq.runtime.errors import ConfigError, ConnectionLost, MalformedFrame, RouteNotFound
+from saturnmq.runtime.errors import (
+    ConfigError,
+    ConnectionLost,
+    MalformedFrame,
+    RouteNotFound,
+    SubscriptionNotExist,
+)
 
 FOUND, NOT_FOUND, AT_ONCE, MOVED = 0, 19, 20, 21
 MASTER, SLAVE, THIRD = "master", "slave", "third"
@@ -82,6 +88,21 @@ def reply(
     answer = cmd.reply(code, ext={name: str(value) for name, value in ext.items()}, body=body)
     answer.language = language
     return answer
+
+
+def test_a_topic_that_was_left_is_not_pulled_any_more() -> None:
+    world, subscribed = Replicas(), {"T": Subscription.parse("T", "*", 8)}
+    world.puller = Puller(world, "G", subscribed)  # type: ignore[arg-type]
+
+    def leave(_: str, cmd: Command) -> Command:
+        subscribed.clear()
+        return reply(cmd, FOUND, b"".join(frames(1)), nextBeginOffset=1, minOffset=0, maxOffset=1)
+
+    world.answer = leave
+    for asked in ([MASTER], []):
+        with pytest.raises(SubscriptionNotExist, match="topic T is not subscribed any more"):
+            world.pull()
+        assert world.asked == asked
 
 
 def test_a_foreign_broker_is_asked_for_what_rocketmqs_clients_ask_for_and_ours_for_more() -> None:

@@ -57,6 +57,28 @@ def test_a_send_says_after_its_time_that_there_is_no_broker(options: dict[str, A
 
 
 @pytest.mark.parametrize("options", SENDS.values(), ids=SENDS)
+def test_a_send_waits_no_longer_than_it_says(options: dict[str, Any]) -> None:
+    async def test(cluster: Any, producer: Producer) -> None:
+        leave(cluster)
+        clock = producer.core.runtime.monotonic
+        for timeout in (0.0, 2.0):
+            begun = clock()
+            with pytest.raises((RouteNotFound, RequestTimeout)):
+                await producer.send(Message("T", b"x"), timeout=timeout, **options)
+            assert timeout <= clock() - begun < timeout + 0.5
+        sent = asyncio.create_task(producer.send(Message("T", b"y"), timeout=3.0, **options))
+        await asyncio.sleep(2.0)
+        cluster.brokers["a"].answer = lambda cmd: "silence"
+        come(cluster)
+        begun = clock()
+        with pytest.raises(RequestTimeout):
+            await sent
+        assert clock() - begun < 1.1, "both waits together"
+
+    run(test, delivery_timeout=5.0)
+
+
+@pytest.mark.parametrize("options", SENDS.values(), ids=SENDS)
 def test_a_topic_that_no_broker_has_is_told_at_once(options: dict[str, Any]) -> None:
     async def test(cluster: Any, producer: Producer) -> None:
         cluster.topic = "nothing"

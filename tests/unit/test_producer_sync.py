@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from typing import Any
 
 import client_fakes as fakes
@@ -76,6 +77,27 @@ def test_a_loop_in_a_thread_runs_what_other_threads_ask_for() -> None:
     with pytest.raises(ClientClosed, match="the client is closed"):
         thread.run(asyncio.sleep(0))
     thread.close()
+
+
+def test_who_waits_for_a_loop_that_is_closed_hears_that() -> None:
+    thread = LoopThread("is closed")
+    begun = threading.Event()
+
+    async def hang() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(CancelledError):
+        thread.run(give_up())
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(thread.run, hang())
+        assert begun.wait(WAIT_S)
+        thread.close()
+        with pytest.raises(ClientClosed, match="closed meanwhile"):
+            waiting.result(WAIT_S)
 
 
 def test_a_loop_may_be_closed_from_its_own_thread() -> None:

@@ -18,8 +18,8 @@ from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.protocol.sql92 import Sql
-from saturnmq.runtime.errors import InvalidParameter, SubscriptionParseFailed
-from world_rig import Remote, World, run
+from saturnmq.runtime.errors import ConnectFailed, InvalidParameter, SubscriptionParseFailed
+from world_rig import Remote, World, new_disk, run
 
 ORDERS = re.compile("orders-.*")
 LOOKS_S = 45.0  # two looks for topics
@@ -34,9 +34,16 @@ class Cluster:
 
     async def start(self) -> None:
         self.nameserver = await self.world.nameserver()
+        self.disk = new_disk()
+        await self.start_broker()
+
+    async def start_broker(self) -> None:
         self.broker: Broker = await self.world.broker(
-            nameservers=(self.nameserver,), store_options={"access_in_memory_ratio": 0}
+            self.disk, nameservers=(self.nameserver,), store_options={"access_in_memory_ratio": 0}
         )
+        await self.connect()
+
+    async def connect(self) -> None:
         self.remote: Remote = await self.world.connect(self.broker.address)
 
     async def send(self, *places: str, **names: str) -> None:
@@ -82,8 +89,12 @@ class Reader:
             if self.kind == "pull":
                 messages = await self.consumer.poll(1.0)
             else:
-                messages = await self.consumer.receive(wait_s=1.0)
-                await self.consumer.ack(messages)
+                messages = []
+                try:
+                    messages = await self.consumer.receive(wait_s=1.0)
+                    await self.consumer.ack(messages)
+                except ConnectFailed:  # no broker could be asked
+                    await asyncio.sleep(1.0)
             for message in messages:
                 await self._take(message)
 
@@ -118,6 +129,36 @@ def test_a_pattern_follows_topics_as_they_come_and_go(kind: str) -> None:
             await cluster.send("orders-eu")  # a new topic of that name
             await world.until(lambda: len(reader.got) == 4, 2 * LOOKS_S)
             assert reader.got[2:] == ["orders-us", "orders-eu"]
+        await cluster.broker.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pattern_keeps_its_topics_while_no_broker_is_there(kind: str) -> None:
+    async def body(world: World) -> None:
+        cluster = Cluster(world)
+        await cluster.start()
+        await cluster.send("orders-eu", "orders-eu")
+        await cluster.broker.close()
+        reader = Reader(cluster, kind)
+        reader.consumer.subscribe(ORDERS)
+        async with reader.reading():
+            await asyncio.sleep(LOOKS_S)
+            assert reader.topics() == {}
+            await cluster.start_broker()
+            await world.until(lambda: reader.topics() == {"orders-eu": "*"}, LOOKS_S)
+            await asyncio.sleep(LOOKS_S)
+            assert reader.got == [], "it is older than the consumer, which begins at the end"
+            await cluster.connect()
+            await cluster.send("orders-eu")
+            await world.until(lambda: reader.got, LOOKS_S)
+            await cluster.broker.close()
+            await asyncio.sleep(3 * LOOKS_S)
+            assert reader.topics() == {"orders-eu": "*"}
+            await cluster.start_broker()
+            await cluster.send("orders-eu")
+            await world.until(lambda: len(reader.got) == 2, LOOKS_S)
         await cluster.broker.close()
 
     run(body)
