@@ -325,7 +325,9 @@ class PullConsumer:
             was_idle = state.idle
             state.last_pull = self.runtime.monotonic()
             state.put(pulled.messages, pulled.next_offset, pulled.size)
-            if pulled.messages and not self._life.closing:
+            if self._life.closing:
+                return  # what came just now was not polled
+            if pulled.messages:
                 self.round.arrived(held)
                 self._arrived.set()
             else:

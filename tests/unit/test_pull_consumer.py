@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from consumer_world import MASTER, Q0, Q1, SLAVE, World, WorldCore, consumer, puller
 from saturnmq.client.consumer.pull_consumer import PullConsumer
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.sql92 import Sql
 from saturnmq.runtime.errors import ClientClosed, ConfigError, InvalidParameter
@@ -401,6 +402,32 @@ def test_who_never_polls_commits_nothing() -> None:
             await world.runtime.sleep(60.0)
             assert made.position(Q0) == 3
             assert world.commits == []
+
+    world.run(main)
+
+
+def test_what_comes_while_it_is_closed_was_not_polled() -> None:
+    world = backlog(3)
+
+    async def main() -> None:
+        answered = asyncio.Event()
+
+        class Core(WorldCore):
+            async def invoke(self, address: str, cmd: Any, *how: Any, **more: Any) -> Any:
+                answer = await super().invoke(address, cmd, *how, **more)
+                if cmd.code == RequestCode.PULL_MESSAGE:
+                    await answered.wait()
+                return answer
+
+        core: Any = Core(world)
+        made = PullConsumer("G", core=core, from_beginning=True)
+        made.assign([Q0])
+        await made.start()
+        await world.until(lambda: world.pulls)
+        await world.runtime.sleep(0.1)
+        answered.set()
+        await made.close()
+        assert world.offsets == {Q0: 0}
 
     world.run(main)
 
