@@ -155,8 +155,7 @@ class Broker:
         config = self.config
         if config.passed_over:
             log.warning(
-                "%d settings of RocketMQ have no effect here (docs/broker-conf.md says why): %s",
-                len(config.passed_over),
+                "settings of RocketMQ have no effect here (docs/broker-conf.md says why): %s",
                 ", ".join(config.passed_over),
             )
         self.store = self._open_store()

@@ -20,6 +20,7 @@ from saturnmq.cli.output import (
     DryRun,
     Nameserver,
     addresses,
+    counted,
     emit,
     pairs,
     table,
@@ -147,7 +148,7 @@ def clean(
     if as_json:
         emit(list(asked.found))
     elif asked.found:
-        print(f"asked {len(asked.found)} brokers: {', '.join(asked.found)}")
+        print(f"asked {counted(len(asked.found), 'broker')}: {', '.join(asked.found)}")
     asked.end()
 
 
@@ -213,7 +214,7 @@ def nameserver_settings(
         with admin(address) as client:
             return dict(client.nameserver_settings()[address])
 
-    asked = EachServer("nameservers", addresses(nameserver), ask)
+    asked = EachServer("nameserver", addresses(nameserver), ask)
     _tell_settings(asked.found, as_json)
     asked.end()
 
@@ -229,7 +230,7 @@ def nameserver_set(
         with admin(address) as client:
             client.change_nameserver_settings(changes)
 
-    asked = EachServer("nameservers", addresses(nameserver), change)
+    asked = EachServer("nameserver", addresses(nameserver), change)
     changed = list(asked.found)
     if as_json:
         emit({"settings": changes, "nameservers": changed})

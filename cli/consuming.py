@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 import threading
+import time
 from collections.abc import Generator
 from typing import Annotated, Any
 
@@ -23,8 +25,8 @@ from saturnmq.cli.output import (
 )
 from saturnmq.cli.topics import admin, named
 
-POLL_MOST = 1_000
-POP_MOST = 32
+POLL_MOST, POLL_S = 1_000, 60.0
+POP_MOST, POP_S = 32, 15.0
 INVISIBLE_S = 60.0  # of a message that is being printed
 PLACES = ("first", "last")
 START, MEMBERS = "Where a new group starts", "How the group shares messages"
@@ -42,6 +44,10 @@ def consume(
     count: Annotated[
         int, typer.Option("-n", "--count", min=0, help="End after that many; 0 = never.")
     ] = 0,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0.1, metavar="SECONDS", help="End when no message came for so long."),
+    ] = None,
     from_beginning: Annotated[
         bool,
         typer.Option(
@@ -98,8 +104,9 @@ def consume(
 ) -> None:
     """Print the body of every message.
 
-    With --json one object a line. Ends after -n messages or with Ctrl-C, and the group goes on
-    behind the last one printed.
+    With --json one object a line. Ends after -n messages, after --timeout without any, or with
+    Ctrl-C, and the group goes on behind the last one printed. With fewer than -n messages the exit
+    status is 1.
 
     A new group starts with the oldest message of a topic that is still in its broker's memory from
     the first message on, and at the end of a larger one.
@@ -121,16 +128,17 @@ def consume(
         "trace": trace,
         "namespace": namespace,
     }
+    wanted = Wanted(count, timeout)
     if ordered and not pop:
-        _listen(group, topic, expression, count, as_json, {**options, "ordered": True})
+        _listen(group, topic, expression, wanted, as_json, {**options, "ordered": True})
     elif broadcasting:
         own = {"broadcasting": True} | ({} if instance is None else {"instance_name": instance})
-        _listen(group, topic, expression, count, as_json, {**options, **own})
+        _listen(group, topic, expression, wanted, as_json, {**options, **own})
     else:
         lists = (
-            _popped(group, topic, expression, count, {**options, "ordered": ordered})
+            _popped(group, topic, expression, wanted, {**options, "ordered": ordered})
             if pop
-            else _polled(group, topic, expression, count, options)
+            else _polled(group, topic, expression, wanted, options)
         )
         with contextlib.closing(lists):
             for messages in lists:
@@ -138,6 +146,37 @@ def consume(
                 for message in messages:
                     _print_message(message, as_json)
                 sys.stdout.flush()
+    if wanted.came < count:
+        fail(f"{wanted.came:,} of {count:,} messages came, and no other in {timeout:g} s")
+
+
+class Wanted:
+    """How many messages are to come, and how long the next one may take."""
+
+    def __init__(self, count: int, timeout_s: float | None) -> None:
+        """Without end: 0 and None."""
+        self._count = count or math.inf
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+        self.came = 0
+        self.note(0)
+
+    def note(self, count: int) -> None:
+        """So many came; 0: the wait begins now."""
+        self.came += count
+        self._since = time.monotonic()
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that the next one may take."""
+        return max(0.0, self._since + self._timeout_s - time.monotonic())
+
+    def most(self, most: int) -> int:
+        """How many to take next, `most` at most."""
+        return int(min(most, self._count - self.came))
+
+    @property
+    def is_over(self) -> bool:
+        return self.came >= self._count or self.left_s <= 0
 
 
 def _start(start: str | None, from_beginning: bool) -> str | int:
@@ -148,7 +187,9 @@ def _start(start: str | None, from_beginning: bool) -> str | int:
     return start if start in PLACES else time_ms(start, "--from")
 
 
-def _polled(group: str, topic: str, expression: Any, count: int, options: dict[str, Any]) -> Lists:
+def _polled(
+    group: str, topic: str, expression: Any, wanted: Wanted, options: dict[str, Any]
+) -> Lists:
     """Lists of messages, each consumed for the group when the next one is asked for."""
     from saturnmq import PullConsumer
     from saturnmq.protocol.topics import retry_topic
@@ -156,37 +197,40 @@ def _polled(group: str, topic: str, expression: Any, count: int, options: dict[s
     consumer = PullConsumer(group, **options)
     consumer.subscribe(topic, expression)
     consumer.subscribe(retry_topic(group))  # messages that other members of the group sent back
-    taken = 0
     with consumer:
-        while not count or taken < count:
-            most = min(POLL_MOST, count - taken) if count else POLL_MOST
-            messages = consumer.poll(timeout_s=60.0, max_messages=most)
+        wanted.note(0)
+        while not wanted.is_over:
+            wait_s = min(POLL_S, wanted.left_s)
+            messages = consumer.poll(timeout_s=wait_s, max_messages=wanted.most(POLL_MOST))
             yield messages
-            taken += len(messages)
+            if messages:
+                wanted.note(len(messages))
 
 
-def _popped(group: str, topic: str, expression: Any, count: int, options: dict[str, Any]) -> Lists:
+def _popped(
+    group: str, topic: str, expression: Any, wanted: Wanted, options: dict[str, Any]
+) -> Lists:
     """The same for a group whose members receive messages for a time."""
     from saturnmq import SimpleConsumer
 
     consumer = SimpleConsumer(group, **options)
     consumer.subscribe(topic, expression)
-    taken = 0
     with consumer:
-        while not count or taken < count:
-            most = min(POP_MOST, count - taken) if count else POP_MOST
-            messages = consumer.receive(most, invisible_s=INVISIBLE_S)
+        wanted.note(0)
+        while not wanted.is_over:
+            wait_s = min(POP_S, wanted.left_s)
+            messages = consumer.receive(wanted.most(POP_MOST), INVISIBLE_S, wait_s)
             yield messages
             if messages:
                 consumer.ack(messages)
-            taken += len(messages)
+                wanted.note(len(messages))
 
 
 def _listen(
     group: str,
     topic: str,
     expression: Any,
-    count: int,
+    wanted: Wanted,
     as_json: bool,
     options: dict[str, Any],
 ) -> None:
@@ -195,18 +239,16 @@ def _listen(
 
     over = threading.Event()
     problems: list[BaseException] = []
-    printed = 0
 
     def take(message: Any) -> ConsumeResult:
-        nonlocal printed
         try:
             _print_message(message, as_json)
             sys.stdout.flush()
         except BaseException as problem:
             problems.append(problem)
         else:
-            printed += 1
-        if problems or printed == count:
+            wanted.note(1)
+        if problems or wanted.is_over:
             consumer.suspend()
             over.set()
         return ConsumeResult.RETRY if problems else ConsumeResult.SUCCESS
@@ -214,7 +256,9 @@ def _listen(
     consumer = PushConsumer(group, listener_one=take, consume_threads=1, **options)
     consumer.subscribe(topic, expression)
     with consumer:
-        over.wait()
+        wanted.note(0)
+        while not over.wait(min(POLL_S, wanted.left_s)) and not wanted.is_over:
+            pass
     if problems:
         raise problems[0]
 

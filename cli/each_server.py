@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Self, TypeVar
 
-from saturnmq.cli.output import fail
+from saturnmq.cli.output import counted, fail
 from saturnmq.runtime.errors import SaturnError, nearest
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class EachServer(Generic[T]):
     is made of no other: its error is raised."""
 
     def __init__(self, kind: str, addresses: Iterable[str], ask: Callable[[str], T]) -> None:
-        """`kind`: brokers or nameservers, for the error."""
+        """`kind`: broker or nameserver, for the error."""
         self.found: dict[str, T] = {}
         self._kind = kind
         self._failed: list[str] = []
@@ -44,13 +44,11 @@ class EachServer(Generic[T]):
     @classmethod
     def of_brokers(cls, client: Any, broker: str | None, ask: Callable[[str], T]) -> Self:
         """The nodes of this broker, or all of the cluster."""
-        return cls("brokers", [node.address for node in nodes(client, broker)], ask)
+        return cls("broker", [node.address for node in nodes(client, broker)], ask)
 
     def end(self) -> None:
         """End with exit status 1 if not all have answered."""
         if self._failed:
-            count = len(self._failed) + len(self.found)
-            fail(
-                f"{len(self._failed)} of {count} {self._kind} did not do it: "
-                f"{'; '.join(self._failed)}"
-            )
+            all_of_them = counted(len(self._failed) + len(self.found), self._kind)
+            failed = f"{len(self._failed)} of {all_of_them} did not do it"
+            fail(f"{failed}: {'; '.join(self._failed)}")

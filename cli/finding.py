@@ -97,10 +97,10 @@ def find(
         raise typer.Exit(1)
     # A broker gives no more messages of a key than that, whatever it is asked for.
     if key is not None and len(found) >= min(limit, RESULTS):
-        hint = f"the newest {len(found)}; older ones: --to {found[0].store_timestamp}"
+        hint = f"the newest {len(found):,}; older ones: --to {found[0].store_timestamp}"
         print(hint, file=sys.stderr)
     elif key is None and timed and len(found) >= limit:
-        hint = f"the first {len(found)}; later ones: --from {found[-1].store_timestamp}"
+        hint = f"the first {len(found):,}; later ones: --from {found[-1].store_timestamp}"
         print(hint, file=sys.stderr)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, pairs, table
-from saturnmq.cli.topics import Attributes, Without, admin, as_text, named
+from saturnmq.cli.topics import Attributes, Without, admin, as_text, named, tell_missed
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.retry_policy import (
     KEY,
@@ -128,6 +128,7 @@ def _command(verb: Callable[[Any, str, dict[str, Any]], None], about: str) -> Ca
 
 def _create(client: Any, group: str, settings: dict[str, Any]) -> None:
     client.create_group(group, **settings)
+    tell_missed(client)
 
 
 def _alter(client: Any, group: str, settings: dict[str, Any]) -> None:

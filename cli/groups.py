@@ -22,6 +22,7 @@ from saturnmq.cli.output import (
     DryRun,
     Nameserver,
     Yes,
+    counted,
     emit,
     fail,
     may_destroy,
@@ -343,7 +344,7 @@ def _tell_moved(group: str, topic: str | None, preview: Sequence[Any], as_json: 
     if as_json:
         emit({**_moves(group, topic, preview), "done": True})
     else:
-        print(f"set the offsets of {len(preview)} queues")
+        print(f"set the offsets of {counted(len(preview), 'queue')}")
 
 
 @dataclass(frozen=True)

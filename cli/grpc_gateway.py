@@ -122,7 +122,8 @@ class NodeGateway:
         try:
             bound = await door.listen(self._host, self._port)
         except ConfigError as error:
-            log.error("clients of the gRPC API are not served: %s (grpcServerPort)", error)
+            why = f"{error} (grpcServerPort; --grpc-port)"
+            log.error("clients of the gRPC API are not served: %s", why)
             await door.close()
             return
         self.address = join_address(self._node.host, split_address(bound)[1])

@@ -33,10 +33,15 @@ from saturnmq.cli import (
     users,
 )
 from saturnmq.cli.launcher import LauncherError
-from saturnmq.cli.output import AsJson, emit, table
+from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, emit, table
 
 # Typer carries click in itself or beside itself, by its version; what it raises is the same.
 ClickException: Any = typer.BadParameter.__mro__[2]
+
+OTHER_NAMESERVER = (
+    "; a nameserver is looked for there unless --nameserver or SATURNMQ_NAMESERVER names another "
+    "(`saturnmq cluster up` starts one, `saturnmq cluster status` tells where one is)"
+)
 
 app = typer.Typer(
     name="saturnmq",
@@ -119,9 +124,10 @@ def main() -> None:
     if not __debug__:
         # Assertions guard the store's invariants and must be on; -O and PYTHONOPTIMIZE drop them.
         sys.exit("saturnmq: does not run under python -O or PYTHONOPTIMIZE: it drops assertions")
-    from saturnmq.runtime.errors import SaturnError
+    from saturnmq.runtime.errors import ConnectFailed, SaturnError
 
     _open_closed_files()
+    _check_texts(sys.argv[1:])
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack the letters of a message
         sys.stdout.reconfigure(errors="backslashreplace")
     # An end from outside is an orderly one too: offsets committed, clusters of a demo stopped.
@@ -133,6 +139,9 @@ def main() -> None:
         sys.stdout.flush()
     except ClickException as problem:
         _refuse(problem)
+    except ConnectFailed as problem:
+        by_default = DEFAULT_NAMESERVER in str(problem)
+        sys.exit(f"saturnmq: {problem}{OTHER_NAMESERVER if by_default else ''}")
     except (SaturnError, LauncherError) as problem:
         sys.exit(f"saturnmq: {problem}")
     except (KeyboardInterrupt, typer.Abort):
@@ -155,6 +164,17 @@ def _open_closed_files() -> None:
             file = open(os.devnull, mode)  # noqa: SIM115 - as long as the process
             os.set_inheritable(file.fileno(), True)
             setattr(sys, name, file)
+
+
+def _check_texts(arguments: list[str]) -> None:
+    """Names of files may have any bytes, all other texts are UTF-8."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            if not os.path.exists(argument):
+                raw = os.fsencode(argument)
+                sys.exit(f"saturnmq: argument {raw!r} is neither UTF-8 nor the name of a file")
 
 
 def _refuse(problem: Any) -> NoReturn:

@@ -71,6 +71,11 @@ def shared_secret() -> dict[str, Any]:
     }
 
 
+def counted(count: int, noun: str) -> str:
+    """The number with its noun: 1 broker, 1,000 brokers."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def fail(text: str) -> NoReturn:
     """End with exit status 1 and one line that says why."""
     print(f"saturnmq: {text}", file=sys.stderr)

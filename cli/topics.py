@@ -54,6 +54,16 @@ def named(topic: str, client: Any) -> Iterator[None]:
         fail(f"{problem}{'' if topic in known else nearest(topic, known)}")
 
 
+def tell_missed(client: Any) -> None:
+    """Name the brokers that a change on every master has missed."""
+    nodes = client.cluster()
+    led = {node.broker_name for node in nodes if node.broker_id == 0}
+    if missed := sorted({node.broker_name for node in nodes} - led):
+        names = ", ".join(missed)
+        text = f"{names}: no master now, so nothing was made there; repeat this when it has one"
+        print(f"saturnmq: {text}", file=sys.stderr)
+
+
 @topic_app.command("create")
 def create(
     topic: str,
@@ -94,6 +104,7 @@ def create(
             attributes=pairs(attribute, "--attribute"),
             order=order,
         )
+        tell_missed(client)
         queues_made = client.describe_topic(topic)
     _tell_queues(topic, queues_made, as_json)
 

@@ -134,7 +134,7 @@ class QueueCounts(NamedTuple):
         if self.read is not None and self.write is not None and self.read < self.write:
             raise InvalidParameter(
                 f"{self.write} write queues and {self.read} read queues: messages in the others "
-                "could not be read; reduce the write queues first"
+                "could not be read; give as many read queues, or fewer write queues"
             )
         if self.perm not in (None, PERM_READ, PERM_WRITE, PERM_READ | PERM_WRITE):
             raise InvalidParameter(f"perm {self.perm}: it is 2 (write), 4 (read) or 6 (both)")

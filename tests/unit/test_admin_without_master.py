@@ -122,6 +122,17 @@ def test_a_slave_is_asked_where_there_is_no_master(admin: Admin) -> None:
     assert [row.queue.broker_name for row in admin.undrained("orders", 0)] == [*GROUPS]
 
 
+@pytest.mark.parametrize("kind", ["topic", "group"])
+def test_who_makes_something_on_every_master_is_told_who_missed_it(
+    nameserver: str, kind: str
+) -> None:
+    where = ["--nameserver", nameserver]
+    done = CliRunner().invoke(app, [kind, "create", "half", *where])
+    assert done.exit_code == 0
+    assert "broker-b: no master now, so nothing was made there; repeat this" in done.stderr
+    assert CliRunner().invoke(app, [kind, "delete", "half", "--yes", *where]).exit_code == 0
+
+
 def test_what_no_broker_would_miss_is_changed(admin: Admin) -> None:
     admin.create_topic("here", queues=1)
     admin.delete_topic("here")

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from saturnmq.cli import flights, launcher, output
+from saturnmq.cli import flights, launcher, main, output
 from saturnmq.cli.main import app
 from saturnmq.nameserver.server import NameServer
 from saturnmq.runtime.errors import ConfigError
@@ -36,6 +36,28 @@ def test_unknown_option_is_refused_with_the_nearest_name():
     result = run("cluster", "up", "--nameserver", "2")
     assert result.exit_code == 2
     assert "--nameservers" in result.output
+
+
+def test_an_argument_that_is_no_text_is_refused_unless_a_file_has_that_name(tmp_path):
+    name = os.fsdecode(b"caf\xe9")
+    done = program("topic", "describe", name)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "saturnmq: argument b'caf\\xe9' is neither UTF-8 nor the name of a file\n"
+    (tmp_path / name).mkdir()
+    done = program("store", "check", str(tmp_path / name))
+    assert "neither UTF-8" not in done.stderr
+
+
+def test_who_names_no_nameserver_is_told_where_it_was_looked_for(monkeypatch):
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        monkeypatch.setattr(sys, "argv", ["saturnmq", "topic", "list", "--nameserver", address])
+        with pytest.raises(SystemExit, match=r"Connection refused$"):
+            main.main()
+        monkeypatch.setattr(main, "DEFAULT_NAMESERVER", address)
+        with pytest.raises(SystemExit, match="refused; a nameserver is looked for there unless"):
+            main.main()
 
 
 def test_unknown_command_is_refused_with_the_nearest_name():

@@ -334,7 +334,7 @@ def test_a_group_gets_the_offsets_of_another_one(run, orders):
     assert answer_of(run("group", "lag", "others", "--json"))["queues"] == []
     shown = run(*clone, "--topic", "orders", "--yes")[1]
     assert "0 messages come again, 1 are skipped" in shown
-    assert shown.endswith("set the offsets of 1 queues\n")
+    assert shown.endswith("set the offsets of 1 queue\n")
     assert answer_of(run("group", "lag", "others", "--json"))["queues"][0]["committed"] == 1
     for arguments, word in (
         (("readers", "readers"), "two groups"),

@@ -117,6 +117,23 @@ def test_messages_are_popped_and_acknowledged(run: Run, nameserver: str) -> None
         assert sum(queue.lag for queue in admin.group_lag("g", "t")) <= 1  # that of tag B
 
 
+@pytest.mark.parametrize("how", [[], ["--pop"], ["--ordered"], ["--broadcasting"]])
+def test_consume_ends_when_no_message_came_for_so_long(
+    run: Run, nameserver: str, how: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # has the places of a broadcasting member
+    run("topic", "create", "t", "--queues", "1")
+    run("produce", "t", given="a\nb\n")
+    consume = ["consume", "t", "--group", "g", "--from-beginning", "--timeout", "2", *how]
+    environment = {"SATURNMQ_NAMESERVER": nameserver}
+    done = CliRunner().invoke(app, [*consume, "-n", "3"], env=environment)
+    assert (done.stdout, done.exit_code) == ("a\nb\n", 1)
+    assert "2 of 3 messages came, and no other in 2 s" in done.stderr
+    run("produce", "t", given="c\n")
+    done = CliRunner().invoke(app, consume, env=environment)
+    assert (done.stdout.splitlines()[-1:], done.exit_code) == (["c"], 0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
