@@ -325,9 +325,7 @@ class PullConsumer:
             was_idle = state.idle
             state.last_pull = self.runtime.monotonic()
             state.put(pulled.messages, pulled.next_offset, pulled.size)
-            if self._life.closing:
-                return  # what came just now was not polled
-            if pulled.messages:
+            if pulled.messages:  # while it is closed, too: they were not polled
                 self.round.arrived(held)
                 self._arrived.set()
             else:

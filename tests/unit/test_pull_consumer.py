@@ -422,11 +422,9 @@ def test_what_comes_while_it_is_closed_was_not_polled() -> None:
         core: Any = Core(world)
         made = PullConsumer("G", core=core, from_beginning=True)
         made.assign([Q0])
-        await made.start()
-        await world.until(lambda: world.pulls)
-        await world.runtime.sleep(0.1)
-        answered.set()
-        await made.close()
+        async with made:
+            await world.runtime.sleep(0.1)
+            answered.set()
         assert world.offsets == {Q0: 0}
 
     world.run(main)
