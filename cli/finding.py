@@ -80,6 +80,8 @@ def find(
         fail("a topic is needed: only an offset id says where its message is")
     first = 0 if begin is None else time_ms(begin, "--from")
     last = None if end is None else time_ms(end, "--to")
+    if last is not None and last < first:
+        fail(f"--from {begin} is later than --to {end}")
     with admin(nameserver) as client, named(topic or "", client):
         if message_id is not None:
             found = [client.find_message(message_id, topic)]

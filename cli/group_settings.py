@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.each_server import nodes
 from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, pairs, table
 from saturnmq.cli.topics import Attributes, Without, admin, as_text, named, tell_missed
 from saturnmq.protocol.checked import INT32_MAX
@@ -181,6 +182,7 @@ def known_group(client: Any, group: str) -> None:
     """End with the nearest name if there is no such group."""
     groups = client.list_groups()
     if group not in groups:
+        nodes(client, None)  # without any nobody was asked
         fail(f"no group {group!r}{nearest(group, groups)}")
 
 

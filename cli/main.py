@@ -152,7 +152,9 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as problem:
-        sys.exit(f"saturnmq: {problem}")
+        named = problem.filename is not None and problem.strerror is not None
+        text = f"{problem.filename}: {problem.strerror}" if named else str(problem)
+        sys.exit(f"saturnmq: {text}")
     sys.exit(status if isinstance(status, int) else 0)
 
 

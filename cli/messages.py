@@ -71,7 +71,8 @@ def produce(
         typer.Option(
             min=1,
             max=INT32_MAX,
-            help="Deliver each after the wait of this level.",
+            help="Deliver each after the wait of this level of the broker (messageDelayLevel); a "
+            "level above its last one is that one.",
             rich_help_panel=LATER,
         ),
     ] = None,
@@ -215,6 +216,14 @@ class LineForm:
     at_ms: int | None = None
     delay_level: int = 0
     properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        from saturnmq.protocol.properties import RESERVED
+
+        if taken := sorted(RESERVED & self.properties.keys()):
+            fail(f"--property {taken[0]}: the system gives that name a meaning; take another")
+        if self.tag is not None and "||" in self.tag:
+            fail(f"--tag {self.tag!r}: '||' separates the tags that a consumer asks for")
 
     def message(self, body: bytes) -> Any:
         """ValueError: the line has no key."""

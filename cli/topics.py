@@ -24,6 +24,8 @@ from saturnmq.cli.output import (
     tell_names,
 )
 from saturnmq.protocol.message_types import MESSAGE_TYPES
+from saturnmq.protocol.route import QUEUES_MAX
+from saturnmq.protocol.topics import check_topic
 from saturnmq.runtime.errors import nearest
 
 topic_app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
@@ -67,12 +69,14 @@ def tell_missed(client: Any) -> None:
 @topic_app.command("create")
 def create(
     topic: str,
-    queues: Annotated[int, typer.Option(min=1, help="Queues on each master.")] = 8,
+    queues: Annotated[int, typer.Option(min=1, max=QUEUES_MAX, help="Queues on each master.")] = 8,
     write_queues: Annotated[
-        int | None, typer.Option(min=1, help="Queues to write to, if another number.")
+        int | None,
+        typer.Option(min=1, max=QUEUES_MAX, help="Queues to write to, if another number."),
     ] = None,
     read_queues: Annotated[
-        int | None, typer.Option(min=1, help="Queues to read from, if another number.")
+        int | None,
+        typer.Option(min=1, max=QUEUES_MAX, help="Queues to read from, if another number."),
     ] = None,
     kind: Annotated[str | None, typer.Option("--type", help=" | ".join(MESSAGE_TYPES))] = None,
     attribute: Attributes = None,
@@ -89,6 +93,7 @@ def create(
     """
     from saturnmq.runtime.errors import RouteNotFound, TopicNotExist
 
+    check_topic(topic)
     if kind is not None and kind.upper() not in MESSAGE_TYPES:
         fail(f"--type {kind!r}: it is one of {', '.join(MESSAGE_TYPES)}")
     reads = queues if read_queues is None else read_queues
@@ -113,10 +118,10 @@ def create(
 def alter(
     topic: str,
     write_queues: Annotated[
-        int | None, typer.Option(min=1, help="Queues to write to, on each master.")
+        int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues to write to, on each master.")
     ] = None,
     read_queues: Annotated[
-        int | None, typer.Option(min=1, help="Queues to read from, on each master.")
+        int | None, typer.Option(min=1, max=QUEUES_MAX, help="Queues to read from, on each master.")
     ] = None,
     perm: Annotated[
         int | None, typer.Option(help="The permissions of clients: 2 write, 4 read, 6 both.")

@@ -62,14 +62,15 @@ class NameserverRotation:
         ok: Collection[int] = OK,
     ) -> T:
         """The result of `read` for the answer of the nameserver in use. When the network fails or
-        `read` finds the answer malformed, the next ones are asked in turn."""
+        `read` finds that the answer is malformed, or says nothing (RouteNotFound), the next ones
+        are asked in turn."""
         last: SaturnError | None = None
         for _ in self._addresses:
             address = self.current
             request = Command.request(cmd.code, dict(cmd.ext or {}), cmd.body)
             try:
                 return read(await self._connections.invoke(address, request, timeout_s, ok))
-            except (ConnectionLost, RequestTimeout, MalformedFrame) as error:
+            except (ConnectionLost, RequestTimeout, MalformedFrame, RouteNotFound) as error:
                 last = error
                 if isinstance(error, MalformedFrame):
                     log.warning("nameserver %s answers nonsense: %s", address, error)

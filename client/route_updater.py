@@ -202,6 +202,35 @@ class RouteUpdater:
 
     async def _ask(self, topic: str) -> TopicRoute:
         self._asked_at[topic] = self._runtime.monotonic()
+        route = await self._find(topic)
+        if route is None and await self._has_moved_on(topic):
+            route = await self._find(topic)
+        if route is not None:
+            return route
+        none = " and none may create it" if self._wanted.get(topic) else ""
+        raise TopicNotExist(
+            f"no route of topic {topic!r}: no broker serves it{none}; create it first (saturnmq "
+            "topic create)"
+        )
+
+    async def _has_moved_on(self, topic: str) -> bool:
+        """Whether the nameserver that was asked knows no broker, and another one, which does, is
+        in use now. RouteNotFound: none knows any."""
+        asked = 0
+
+        def read(answer: Command) -> None:
+            nonlocal asked
+            asked += 1
+            if not brokers_in(answer):
+                raise RouteNotFound(
+                    f"no route of topic {topic!r}: no nameserver knows a broker yet; start one, "
+                    "or look at the brokers' namesrvAddr"
+                )
+
+        await self._ask_nameserver(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), read)
+        return asked > 1
+
+    async def _find(self, topic: str) -> TopicRoute | None:
         route = await self._answer(topic)
         if route is not None:
             self._guessed.pop(topic, None)
@@ -215,16 +244,7 @@ class RouteUpdater:
                 if route.queues:
                     self._guessed[topic] = None
                     return route
-        command = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
-        if not await self._ask_nameserver(command, brokers_in):
-            raise RouteNotFound(
-                f"no route of topic {topic!r}: the nameserver knows no broker yet; start one, or "
-                "look at the brokers' namesrvAddr"
-            )
-        raise TopicNotExist(
-            f"no route of topic {topic!r}: no broker serves it and none may create it; "
-            "create it first (saturnmq topic create)"
-        )
+        return None
 
     async def _answer(self, topic: str) -> TopicRoute | None:
         ext = {"topic": topic, "acceptStandardJsonOnly": "true", "saturnWatch": "true"}

@@ -250,7 +250,7 @@ def _risk(members: Sequence[Replica], away: Collection[str], address: str) -> st
     staying = [m for m in members if m.in_sync and m.address not in away and m is not master]
     if 1 + len(staying) < master.required:
         return (
-            f"{group} acknowledges with {master.required} copies, and {1 + len(staying)} stay: "
+            f"{group} acknowledges with {master.required} copies and keeps {1 + len(staying)}: "
             "sends wait for the node, and after slaveTimeout are answered SLAVE_NOT_AVAILABLE"
         )
     return ""

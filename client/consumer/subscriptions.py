@@ -127,7 +127,7 @@ class Subscriptions:
         try:
             nodes = await nodes_of(self._core)
             if not nodes:
-                raise RouteNotFound("the nameserver knows no broker yet")
+                raise RouteNotFound("no nameserver knows a broker yet")
             names = set(await user_topics_of(self._core, nodes))
         except SaturnError as error:
             log.info("group %s: the topics are not known now: %s", self._group, error)

@@ -293,8 +293,8 @@ class ProducerEngine:
                 "the body is empty: RocketMQ refuses that; send at least one byte"
             )
         return MessageIllegal(
-            f"body of {size} B exceeds the limit of {self.options.max_message_bytes} B: raise "
-            "max_message_bytes here and maxMessageSize on the broker, or split it"
+            f"body of {size} B exceeds the limit of {self.options.max_message_bytes} B: split it, "
+            "or raise max_message_bytes of the producer and maxMessageSize of the broker"
         )
 
     @staticmethod

@@ -63,7 +63,7 @@ FOUND_AT = {
     "locks-for-everybody": 10,
     "seek-unheard": 2,
     "letter-without-copies": 32,
-    "message-before-ending": 60,
+    "message-before-ending": 65,
     "nonsense-is-success": 2,
 }
 

@@ -430,7 +430,7 @@ def test_messages_are_found_by_time_and_the_hint_leads_to_the_others(run, orders
         (("--offset", "1"), "topic"),
         (("orders", "--offset", "first"), "'first'"),
         (("orders", "--from", "soon"), "ISO 8601"),
-        (("orders", "--from", "2", "--to", "1"), "ends before it begins"),
+        (("orders", "--from", "2", "--to", "1"), "--from 2 is later than --to 1"),
         (("order", "--offset", "1"), "'orders'"),
     ],
 )

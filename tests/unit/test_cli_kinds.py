@@ -140,6 +140,8 @@ def test_consume_ends_when_no_message_came_for_so_long(
         (["--after", "1", "--at", "2026-11-23"], "give --after, --at or --delay-level"),
         (["--ordered"], "--ordered wants --key-field"),
         (["--at", "soon"], "--at 'soon' is no time"),
+        (["--property", "TAGS=x"], "--property TAGS: the system gives that name a meaning"),
+        (["--tag", "a||b"], "'||' separates the tags that a consumer asks for"),
         (["--after=-1"], "Input should be greater than or equal to 0"),
         (["--after", "1", "--delay-level", "2"], "give --after, --at or --delay-level"),
         (["--transaction", "maybe"], "it ends by commit, rollback, unknown"),

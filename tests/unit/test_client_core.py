@@ -464,6 +464,31 @@ def test_a_topic_that_is_to_be_created_has_so_many_queues_of_the_template(
     run(test)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_nameserver_without_brokers_is_left_for_one_that_knows_some(run: Run, seed: int) -> None:
+    def knows_nothing(endpoint: Any, command: Command) -> None:
+        is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        endpoint.send(
+            command.reply(17 if is_route else 0, body=b"" if is_route else b"{}"), command
+        )
+
+    async def test(world: World) -> None:
+        world.runtime.random.seed(seed)  # which one is asked first
+        world.servers[1].does = knows_nothing
+        world.route("T", a={0: 3})
+        core = world.core(1, 2)
+        await core.route("T")
+        assert core.nameserver_in_use == world.servers[2].address
+        with pytest.raises(TopicNotExist):
+            await core.route("another")
+        world.servers[2].does = knows_nothing
+        with pytest.raises(RouteNotFound, match="'another': no nameserver knows a broker yet"):
+            await core.route("another")
+        await core.close()
+
+    run(test)
+
+
 def test_a_broker_is_its_master_unless_a_replica_will_do(run: Run) -> None:
     async def test(world: World) -> None:
         world.route(a={0: 2, 1: 3}, b={1: 4})

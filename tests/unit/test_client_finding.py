@@ -281,7 +281,7 @@ def test_a_template_without_queues_and_an_answer_without_a_body_are_no_routes(fo
 def test_a_nameserver_without_brokers_says_of_no_topic_that_it_does_not_exist(found):
     async def test(ns):
         ns.knows_brokers = False
-        with pytest.raises(RouteNotFound, match="the nameserver knows no broker yet"):
+        with pytest.raises(RouteNotFound, match="no nameserver knows a broker yet"):
             await ns.find("T")
         asking = asyncio.ensure_future(ns.find("T"))
         await asyncio.sleep(0.005)  # the answer is on its way

@@ -280,13 +280,13 @@ def test_a_slave_leads_nothing_and_what_its_stop_costs_is_told():
         slave = group.members[1]
         [told] = await admin.drain(slave.address)
         assert (told.led, told.master) == (False, group.members[0].address)
-        assert "acknowledges with 2 copies, and 1 stay" in told.risk
+        assert "acknowledges with 2 copies and keeps 1" in told.risk
         assert asked(group) == [[], []]
 
     run(test)
 
 
-@pytest.mark.parametrize(("required", "risk"), [(3, "with 3 copies, and 2 stay"), (2, "")])
+@pytest.mark.parametrize(("required", "risk"), [(3, "with 3 copies and keeps 2"), (2, "")])
 def test_copies_that_stay_count(required, risk):
     async def test(group, admin):
         [told] = await admin.drain(group.members[0].address)

@@ -71,7 +71,7 @@ LONG_MODULES = {
     "tests/unit/test_amnesia.py": 1100,
     "tests/unit/test_bad_input.py": 640,
     "tests/unit/test_broker_staging.py": 680,
-    "tests/unit/test_client_core.py": 710,
+    "tests/unit/test_client_core.py": 730,
     "tests/unit/test_client_sending.py": 860,
     "tests/unit/test_consumer_clients.py": 680,
     "tests/unit/test_election.py": 620,
