@@ -14,7 +14,7 @@ from saturnmq.broker.access import needs
 from saturnmq.broker.context import Context, answer, check_offsets, require
 from saturnmq.broker.handlers import slices
 from saturnmq.broker.replication.role import State
-from saturnmq.broker.tables.lost_offsets import beginning, check_queue, commit, log_of
+from saturnmq.broker.tables.lost_offsets import beginning_of, check_queue, commit, log_of
 from saturnmq.protocol import headers
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.remoting import Command
@@ -36,9 +36,7 @@ class QueryService:
         offset = self._offsets.query(group, topic, queue_id)
         if offset is None and header.zero_if_not_found:
             self._check_whole()
-            store = self._store
-            low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
-            offset = beginning(first, low, in_memory=store.is_in_memory(topic, queue_id, first))
+            offset = beginning_of(self._store, topic, queue_id)
         if offset is None:
             raise QueryNotFound(
                 f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: group {group} "

@@ -42,7 +42,7 @@ from saturnmq.broker.pop.rebuilding import replay
 from saturnmq.broker.pop.recorder import PopRecorder
 from saturnmq.broker.pop.shares import PopShares
 from saturnmq.broker.pop.unwrapping import is_there, unwrap
-from saturnmq.broker.tables.lost_offsets import beginning
+from saturnmq.broker.tables.lost_offsets import beginning_of
 from saturnmq.broker.tables.offsets import GroupOffset
 from saturnmq.broker.tables.progress import Mark
 from saturnmq.protocol.pop_handle import PopHandle, topic_of_kind
@@ -258,11 +258,11 @@ class PopService:
 
     def _first(self, place: LanePlace, *, from_end: bool) -> int:
         """The offset at which a group begins that never read a queue. From its end, unless it still
-        has its first messages (see `beginning`): RocketMQ's rule."""
+        has its first messages: RocketMQ's rule."""
         store, (topic, queue_id) = self._store, (place.topic, place.queue_id)
-        low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
-        is_near = store.is_in_memory(topic, queue_id, first)
-        begin = beginning(first, low, in_memory=is_near) if from_end else low
+        if not from_end:
+            return store.min_offset(topic, queue_id)
+        begin = beginning_of(store, topic, queue_id)
         return store.visible_end(topic, queue_id, self._c.visible) if begin is None else begin
 
     def _read(self, order: PopOrder, lane: PopLane, offset: int, most: int, room: int) -> GetResult:

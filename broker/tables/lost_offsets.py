@@ -18,6 +18,7 @@ from saturnmq.protocol.checked import INT64_MAX
 from saturnmq.protocol.headers import PullHeader, ReaderHeader, UpdateOffsetHeader
 from saturnmq.runtime.errors import InvalidParameter, TopicNotExist
 from saturnmq.store.log.epochs import Epoch
+from saturnmq.store.message_store import MessageStore
 
 NO_TERM = -1
 
@@ -51,6 +52,12 @@ def beginning(first: int, low: int, *, in_memory: bool) -> int | None:
     requests a message can come and be skipped.
     """
     return first if low <= first and in_memory else None
+
+
+def beginning_of(store: MessageStore, topic: str, queue_id: int) -> int | None:
+    """`beginning` for a queue as it is now."""
+    low, first = store.min_offset(topic, queue_id), store.first_offset(topic, queue_id)
+    return beginning(first, low, in_memory=store.is_in_memory(topic, queue_id, first))
 
 
 def lost_from(
