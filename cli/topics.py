@@ -58,11 +58,10 @@ def named(topic: str, client: Any) -> Iterator[None]:
 
 def tell_missed(client: Any) -> None:
     """Name the brokers that a change on every master has missed."""
-    nodes = client.cluster()
-    led = {node.broker_name for node in nodes if node.broker_id == 0}
-    if missed := sorted({node.broker_name for node in nodes} - led):
-        names = ", ".join(missed)
-        text = f"{names}: no master now, so nothing was made there; repeat this when it has one"
+    from saturnmq.client.cluster_view import groups_in
+
+    if missed := ", ".join(groups_in(client.cluster()).led_by_none):
+        text = f"{missed}: no master now, so nothing was made there; repeat this when it has one"
         print(f"saturnmq: {text}", file=sys.stderr)
 
 

@@ -24,10 +24,11 @@ from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
 from saturnmq.client.producer.direct_send import DirectSend
-from saturnmq.client.producer.engine import Body, Callers, ProducerEngine, Selector
+from saturnmq.client.producer.engine import Body, Callers, ProducerEngine
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.options import ProducerOptions
+from saturnmq.client.producer.placing import Selector
 from saturnmq.client.producer.posting import Posting
 from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
@@ -418,9 +419,8 @@ class Producer:
     def queues(self, topic: str) -> list[MessageQueue]:
         """The queues of `topic` that sharding keys are hashed over now: its write queues
         (client/producer/placing.py). TopicNotExist if there is no such topic."""
-        engine = self.engine
-        self._run(engine.route(topic, create=False))
-        return engine.queues(topic)
+        self._run(self.engine.route(topic, create=False))
+        return self.engine.queues(topic)
 
     def send_oneway(
         self,

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from saturnmq.client.core import ClientCore
@@ -29,7 +28,7 @@ from saturnmq.client.producer.batch import (
 )
 from saturnmq.client.producer.lanes import Lane, Pin
 from saturnmq.client.producer.options import ProducerOptions
-from saturnmq.client.producer.placing import Round, queue_of
+from saturnmq.client.producer.placing import Round, Selector, is_placed, queue_of
 from saturnmq.client.producer.requesting import Requests, send_reply
 from saturnmq.client.producer.sending import Sender
 from saturnmq.client.producer.timed import recall
@@ -57,7 +56,6 @@ from saturnmq.runtime.errors import (
 )
 
 Body = bytes | bytearray | memoryview
-Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 def _refuse(message: Message) -> None:
@@ -216,8 +214,8 @@ class ProducerEngine:
         selector: Selector | None,
     ) -> bool:
         """Whether `pin_for` cannot answer before the topic's queues are known."""
-        bound = selector or sharding_key or SHARDING_KEY in message.properties
-        return queue is None and bool(bound) and not self.round(message.topic).queues
+        is_bound = is_placed(message, queue, sharding_key, selector)
+        return is_bound and not self.round(message.topic).queues
 
     def pin_for(
         self,
@@ -435,13 +433,15 @@ class ProducerEngine:
         """Wait for the route of `topic`, so that `pin_for` can answer, for so many seconds, and
         return what is left of them; None: as long as a pinned batch would be tried. TopicNotExist:
         there is no such topic."""
-        begun = self.core.runtime.monotonic()
         topic = check_topic(self._wrap(topic))
-        is_found = partial(self.core.routes.route, topic)
-        patience = self.options.delivery_timeout if patience_s is None else patience_s
-        await until_routed(self.sender, topic, patience, is_found)
+        left_s = self.options.delivery_timeout if patience_s is None else patience_s
+        routes = self.core.routes
+        if routes.route(topic) is None:
+            left_s = await until_routed(self.sender, topic, left_s, lambda: routes.route(topic))
+        else:  # as for all messages but the first one
+            await self.core.route(topic, create=True)
         self.sender.key_queues.learn(topic)
-        return max(0.0, begun + patience - self.core.runtime.monotonic())
+        return left_s
 
     async def route(self, topic: str, *, create: bool = True) -> None:
         """Fetch the route of `topic`, so that `pin_for` can answer; without `create` the topic has

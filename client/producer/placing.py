@@ -19,12 +19,16 @@ from saturnmq.client.core import ClientCore
 from saturnmq.client.routes import queues_of
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.jhash import jhash
-from saturnmq.protocol.message import MessageQueue
+from saturnmq.protocol.message import Message, MessageQueue
+from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute, brokers_in
 from saturnmq.runtime.errors import SaturnError
 
 log = logging.getLogger(__name__)
+
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 class Round(NamedTuple):
@@ -40,6 +44,17 @@ UNKNOWN = Round(0, ())
 def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
     """The queue among the `queues` of a round that a sharding key goes to."""
     return queues[abs(jhash(key)) % len(queues)]
+
+
+def is_placed(
+    message: Message,
+    queue: MessageQueue | None,
+    sharding_key: str | None,
+    selector: Selector | None,
+) -> bool:
+    """Whether a message goes to one queue of a round: by its key, or as the selector says."""
+    chosen = selector or sharding_key or SHARDING_KEY in message.properties
+    return queue is None and bool(chosen)
 
 
 @dataclass(slots=True)

@@ -24,10 +24,11 @@ from saturnmq.client.producer.batch import (
     SendHandle,
     SendResult,
 )
-from saturnmq.client.producer.engine import Body, Callers, ProducerEngine, Selector
+from saturnmq.client.producer.engine import Body, Callers, ProducerEngine
 from saturnmq.client.producer.faults import LatencyTable
 from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.options import ProducerOptions
+from saturnmq.client.producer.placing import Selector, is_placed
 from saturnmq.client.producer.requesting import fail_with
 from saturnmq.client.producer.traced_engine import TracedEngine
 from saturnmq.client.tls import Tls
@@ -35,7 +36,6 @@ from saturnmq.client.tracing import Trace, topic_of
 from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
-from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import (
     ClientClosed,
@@ -206,7 +206,7 @@ class Producer:
             if offered is not None:
                 return offered
         engine = self.engine
-        if queue is None and (selector or sharding_key or SHARDING_KEY in message.properties):
+        if is_placed(message, queue, sharding_key, selector):
             await engine.until_routed(message.topic)
         pinned = engine.pin_for(message, queue, sharding_key, selector)
         while True:

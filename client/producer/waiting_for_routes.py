@@ -15,9 +15,10 @@ AGAIN_S = 0.2
 
 async def until_routed(
     sender: Sender, topic: str, patience_s: float, is_found: Callable[[], object]
-) -> None:
-    """Ask for the route of `topic` until it is found. TopicNotExist: there is no such topic.
-    Another SaturnError: it was not found in so many seconds, or before the producer was closed."""
+) -> float:
+    """Ask for the route of `topic` until it is found; the seconds that are left. TopicNotExist:
+    there is no such topic. Another SaturnError: it was not found in so many seconds, or before the
+    producer was closed."""
     core = sender.core
     deadline = core.runtime.monotonic() + patience_s
     while True:
@@ -25,7 +26,7 @@ async def until_routed(
             known = core.routes.route(topic) is not None
             await core.route(topic, refresh=known and not is_found(), create=True)
             if is_found():
-                return
+                return max(0.0, deadline - core.runtime.monotonic())
             error: SaturnError = RouteNotFound(
                 f"topic {topic!r} has no writable queue: no master serves it now"
             )

@@ -13,6 +13,7 @@ import pytest
 from access_rig import ALICE, CHECKING, NODES, ROOT, allow, checking, create_user, signing
 from broker_rig import ask, config, connected, pull, run, send, started, until
 from saturnmq.broker.access import guard
+from saturnmq.broker.broker import Broker
 from saturnmq.broker.config import BrokerConfig
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.asking import connect
@@ -274,14 +275,22 @@ def end_of(half: Command) -> dict[str, Any]:
     }
 
 
+async def alice_with(
+    runtime: NativeRuntime, root: Path, *resources: str
+) -> tuple[Broker, Endpoint, Endpoint]:
+    """A broker, where alice may do everything with these; connections of root and of alice."""
+    broker = await started(runtime, checking(root))
+    super_user = await signing(runtime, broker, ROOT)
+    await create_user(super_user, ALICE)
+    await allow(super_user, ALICE, *resources)
+    return broker, super_user, await signing(runtime, broker, ALICE)
+
+
 def test_a_message_that_is_named_by_its_place_needs_its_own_topic(tmp_path: Path) -> None:
     """A request names another topic beside it, or none."""
 
     async def body(runtime: NativeRuntime) -> None:
-        broker = await started(runtime, checking(tmp_path))
-        root, alice = await signing(runtime, broker, ROOT), await signing(runtime, broker, ALICE)
-        await create_user(root, ALICE)
-        await allow(root, ALICE, "Topic:public", "Group:G")
+        broker, root, alice = await alice_with(runtime, tmp_path, "Topic:public", "Group:G")
         beat = {
             "clientID": "c",
             "producerDataSet": [],
@@ -323,10 +332,7 @@ def test_a_request_that_its_handler_judges_again_is_proven_once(
         return signature(secret, text, body)
 
     async def body(runtime: NativeRuntime) -> None:
-        broker = await started(runtime, checking(tmp_path))
-        root, alice = await signing(runtime, broker, ROOT), await signing(runtime, broker, ALICE)
-        await create_user(root, ALICE)
-        await allow(root, ALICE, "Topic:public")
+        broker, _, alice = await alice_with(runtime, tmp_path, "Topic:public")
         item = bytearray()
         encode_batch_item(item, b"x", b"")
         sent = encode_parts([BatchPart("public", 0, 0, 1, bytes(item))])
@@ -342,10 +348,7 @@ def test_a_request_that_its_handler_judges_again_is_proven_once(
 
 def test_each_batch_of_a_request_needs_its_topic(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        broker = await started(runtime, checking(tmp_path))
-        root, alice = await signing(runtime, broker, ROOT), await signing(runtime, broker, ALICE)
-        await create_user(root, ALICE)
-        await allow(root, ALICE, "Topic:public")
+        broker, _, alice = await alice_with(runtime, tmp_path, "Topic:public")
         item = bytearray()
         encode_batch_item(item, b"x", b"")
         names = ("public", "secret", "public")
