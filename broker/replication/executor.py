@@ -22,6 +22,7 @@ from saturnmq.broker.replication.ha_master import HaMaster
 from saturnmq.broker.replication.ha_slave import HaSlave
 from saturnmq.broker.replication.identity import adopt, agree, draw
 from saturnmq.broker.replication.introductions import Check, MemberState
+from saturnmq.broker.replication.kinship import has_joined
 from saturnmq.broker.replication.log_checksum import tail_checksum
 from saturnmq.broker.replication.machine import Machine
 from saturnmq.broker.replication.mending import Mending
@@ -356,9 +357,9 @@ class Executor:
             asked.append(self._registered_members(ask.addresses))
         found = tuple(itertools.chain.from_iterable(await asyncio.gather(*asked)))
         if ask.tables:
-            ours = [member for member in found if member.identity == self._role.identity]
-            slaves = [member.address for member in ours if member.state == "slave"]
-            await asyncio.gather(*map(self._merge_back, slaves))
+            identity, term = self._role.identity, self._role.promised_epoch
+            joined = [m.address for m in found if has_joined(identity, term, m)]
+            await asyncio.gather(*map(self._merge_back, joined))
         self.tell(e.Polled(ask.what, found))
 
     async def _members_at(self, addresses: Iterable[str]) -> list[MemberState]:

@@ -87,6 +87,13 @@ def is_witness(identity: str, term: int, other: MemberState, *, known: bool) -> 
     return bool(other.identity) or not known
 
 
+def has_joined(identity: str, term: int, other: MemberState) -> bool:
+    """Whether a slave's log has bytes of this master's `term`: it has joined the master then, and
+    the marks in its tables are of this log. Those of another slave may be of a log that was cut
+    off: of messages that only it or the master before had."""
+    return other.state == "slave" and other.identity == identity and other.term == term
+
+
 def words_needed(slaves: int, required: int, *, may_lack: bool) -> int:
     """The number of slaves that a starting master hears before it takes writes. It is the number of
     slaves that acknowledge with it. If the master may lack something (after a crash, or if a slave

@@ -237,7 +237,7 @@ class Machine:
             self.ask()
 
     def ask(self) -> None:
-        # Its tables are up to a second old after a kill. Slaves may know of newer commits, and a
+        # Its tables are up to a second old after a kill. Its slaves may know newer commits, and a
         # consumer that has been told of those must not be told of older ones.
         tables = not self.role.leads_since_start
         self.do(e.Ask("sure", self.others(), nameservers=True, tables=tables))

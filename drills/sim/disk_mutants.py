@@ -10,6 +10,7 @@ from saturnmq.broker import registration
 from saturnmq.broker.replication import (
     asking,
     events,
+    executor,
     following,
     joining,
     kinship,
@@ -38,6 +39,10 @@ WITH_IDENTITIES = (
     registration,
     tail_copy,
 )
+
+
+def _always_true(original: Any) -> Any:
+    return lambda *args, **kwargs: True
 
 
 def _always_false(original: Any) -> Any:
@@ -124,6 +129,12 @@ _ALL: tuple[Mutant, ...] = (
         "a master that copied its log back keeps the tables of its empty disk",
         "I12, I6: the disk of a master was replaced",
         (Patch(TableSync, "adopt", _at_once), Patch(Executor, "_merge_back", _at_once)),
+    ),
+    Mutant(
+        "strangers-marks",
+        "a master that starts merges the tables of slaves that have not joined it yet",
+        "I12: it goes on behind messages that only another log had delivered",
+        (Patch(executor, "has_joined", _always_true),),
     ),
     Mutant(
         "damage-followed",

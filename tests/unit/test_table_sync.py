@@ -416,6 +416,40 @@ def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: P
     run(body)
 
 
+def test_a_master_that_starts_takes_no_marks_of_a_log_of_another_term(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "a"))
+        client = await connected(runtime, master)
+        place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+        for _ in range(8):
+            await send(client, b"x", e=0)
+        await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 3})
+        state = fastjson.loads(bytes((await ask(client, RequestCode.REPLICA_STATE)).body))
+        # It was master in a term of its own, whose messages this group does not have.
+        away = await FakeMaster().start(runtime)
+        offsets = master.context.offsets.snapshot()
+        offsets["offsetTable"] = {"orders@G": {"0": 7}}
+        away.tables[RequestCode.GET_ALL_CONSUMER_OFFSET] = offsets
+        away.tables[RequestCode.GET_ALL_DELAY_OFFSET] = {"offsetTable": {"1": 4}}
+        away.tables[RequestCode.REPLICA_STATE] = {
+            **state,
+            "address": away.address,
+            "brokerId": 1,
+            "role": "slave",
+            "epochs": [[1, 0]],
+        }
+        master.context.role.add_replica(1, away.address)
+        await master.close()
+
+        again = await started(runtime, config(tmp_path / "a"))
+        assert again.context.role.state is State.MASTER
+        assert again.context.offsets.query("G", "orders", 0) == 3
+        assert [each.code for each in away.asked] == [RequestCode.REPLICA_STATE]
+        await again.close()
+
+    run(body)
+
+
 def test_a_master_that_starts_tells_no_offset_before_it_knows_those_of_its_slaves(
     tmp_path: Path,
 ) -> None:
