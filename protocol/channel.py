@@ -85,6 +85,11 @@ class Channel:
         """Seconds since the last answer."""
         return self._now() - self._used_at
 
+    def is_silent_since(self, moment: float) -> bool:
+        """Whether no answer came after `moment`. Whoever set a timer then asks this, not `idle_s`:
+        a loop's timer may be a millisecond early."""
+        return self._used_at <= moment
+
     def fileno(self) -> int:
         """The number of its socket, for a loop that waits for answers."""
         return self._socket.fileno()

@@ -155,10 +155,11 @@ class SendLine:
         """Leave a master that has a successor, if it does not answer soon; on the loop."""
         channel, core = self._busy, self._engine.core
         if channel is not None and not core.routes.leads(channel.address):
-            core.runtime.call_later(SUCCEEDED_S, self._leave, channel)
+            now = core.runtime.monotonic()
+            core.runtime.call_later(SUCCEEDED_S, self._leave, channel, now)
 
-    def _leave(self, channel: Channel) -> None:
-        if self._busy is channel and channel.idle_s() > SUCCEEDED_S:
+    def _leave(self, channel: Channel, since: float) -> None:
+        if self._busy is channel and channel.is_silent_since(since):
             channel.abort()
 
     def _drop(self, channel: Channel) -> None:

@@ -60,7 +60,7 @@ def is_placed(
 @dataclass(slots=True)
 class _Topic:
     counts: dict[str, int] = field(default_factory=dict)  # write queues by broker name
-    away_since: dict[str, float] = field(default_factory=dict)
+    away_until: dict[str, float] = field(default_factory=dict)  # then it has no queues any more
     round: Round = UNKNOWN
     is_ordered: bool = False  # its queues are those of an orderTopicConf
 
@@ -81,14 +81,20 @@ class Placement:
     def away(self, topic: str) -> Set[str]:
         """The brokers whose queues are kept though they have no master now."""
         known = self._topics.get(topic)
-        return frozenset() if known is None else known.away_since.keys()
+        return frozenset() if known is None else known.counts.keys() & known.away_until.keys()
+
+    def next_loss(self, topic: str, now: float) -> float | None:
+        """The moment after `now` at which taking the route again may drop a broker, if any."""
+        known = self._topics.get(topic)
+        ends = () if known is None else known.away_until.values()
+        return min((end for end in ends if end > now), default=None)
 
     def take(self, topic: str, route: TopicRoute, now: float) -> None:
         """Take a route of `topic` as it is at `now`; taking it again later drops brokers that are
         away for too long. Absent brokers keep their queues while nobody else has one."""
         known = self._topics.setdefault(topic, _Topic())
         if ordered := route.ordered:
-            known.counts, known.away_since, known.is_ordered = dict(ordered), {}, True
+            known.counts, known.away_until, known.is_ordered = dict(ordered), {}, True
             self._change_to(topic, queues_of(topic, ordered))
             return
         known.is_ordered = False
@@ -102,28 +108,28 @@ class Placement:
         }
         for name in led:
             known.counts[name] = reported.get(name, 0)
-            known.away_since.pop(name, None)
+            known.away_until.pop(name, None)
         for name in reported.keys() - led:
             known.counts.setdefault(name, reported[name])
         for name in known.counts.keys() - led:
-            known.away_since.setdefault(name, now)
-        self._settle(
-            topic,
-            {n for n, since in known.away_since.items() if now - since >= self._absence_s},
-        )
+            known.away_until.setdefault(name, now + self._absence_s)
+        self._settle(topic, {name for name, end in known.away_until.items() if end <= now})
+        for name in known.away_until.keys() - known.counts.keys() - reported.keys():
+            del known.away_until[name]  # who is still reported stays given up until it is led
 
     def withdraw(self, topic: str, broker_name: str) -> None:
         """Remove the queues of a broker that is there but no longer has `topic`."""
         known = self._topics.get(topic)
         if known is not None and not known.is_ordered:
             self._settle(topic, {broker_name})
+            if broker_name not in known.counts:
+                known.away_until.pop(broker_name, None)
 
     def _settle(self, topic: str, gone: set[str]) -> None:
         known = self._topics[topic]
         if any(count for name, count in known.counts.items() if name not in gone):
             for name in gone:
                 known.counts.pop(name, None)
-                known.away_since.pop(name, None)
         self._change_to(topic, sorted(queues_of(topic, known.counts)))
 
     def _change_to(self, topic: str, queues: list[MessageQueue]) -> None:
@@ -141,7 +147,6 @@ class KeyQueues:
     ) -> None:
         """`on_change` is called with a topic whose queues for keys have changed."""
         self._core = core
-        self._absence_s = absence_s
         self._on_change = on_change
         self._placement = Placement(absence_s)
         self.round = self._placement.round
@@ -159,9 +164,10 @@ class KeyQueues:
             return None
         now = self._core.runtime.monotonic()
         self._change(topic, lambda: self._placement.take(topic, route, now))
-        if self._placement.away(topic) and topic not in self._timed:
+        loss = self._placement.next_loss(topic, now)
+        if loss is not None and topic not in self._timed:
             self._timed.add(topic)
-            self._core.runtime.call_later(self._absence_s, self._take_again, topic)
+            self._core.runtime.call_later(loss - now, self._take_again, topic)
         return route
 
     def withdraw(self, topic: str, broker_name: str) -> None:

@@ -248,10 +248,10 @@ class PostLine:
     def succeeded(self) -> None:
         """Another broker leads the group now: if this one stays silent, it hangs, and nothing may
         wait for it."""
-        self._runtime.call_later(SUCCEEDED_S, self._leave)
+        self._runtime.call_later(SUCCEEDED_S, self._leave, self._runtime.monotonic())
 
-    def _leave(self) -> None:
-        if self._posts and self._channel.idle_s() > SUCCEEDED_S:
+    def _leave(self, since: float) -> None:
+        if self._posts and self._channel.is_silent_since(since):
             self.end("it hangs, and another broker is master now")
 
     def end(self, why: str) -> None:

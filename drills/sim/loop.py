@@ -123,8 +123,7 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Args,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        # A timer is never early and may be late, so a little seeded lateness decides between
-        # equals.
+        # A little seeded lateness decides between equals. (`SimRuntime` makes timers early.)
         late = self._rng.random() * TIMER_SLACK_S
         timer = _TimerHandle(when + late, callback, args, self, context)
         heapq.heappush(self._scheduled, timer)

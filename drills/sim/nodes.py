@@ -23,7 +23,7 @@ from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
 from saturnmq.drills.sim.pages import Fates
 from saturnmq.drills.sim.plan import BROKER_PORT, NAMESERVER_PORT, ROOT, SimPlan
-from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.drills.sim.runtime import EARLY_S, SimRuntime
 from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.signing import Signing
 from saturnmq.runtime.errors import SaturnError
@@ -54,7 +54,9 @@ class World:
     def runtime(self, name: str, ip: str, incarnation: int = 0) -> SimRuntime:
         offset = random.Random(f"{self.seed}/{name}/clock").randint(-2000, 2000)
         seed = f"{self.seed}/{incarnation}"
-        runtime = SimRuntime(self.loop, self.network, seed, name, ip, wall_offset_ms=offset)
+        runtime = SimRuntime(
+            self.loop, self.network, seed, name, ip, wall_offset_ms=offset, early_s=EARLY_S
+        )
         self.runtimes.append(runtime)
         return runtime
 

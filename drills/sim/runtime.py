@@ -29,6 +29,10 @@ USUAL_LATENCY_S = (0.00005, 0.002)
 """How long a blocking call takes to begin and its result to be heard of, each, in seconds."""
 
 
+EARLY_S = 0.001
+"""The timers of uvloop count whole milliseconds: one may find that not all of its time is over."""
+
+
 class PoweredOff(ConnectionError):
     """The node has been switched off; only its own dying tasks ever see this."""
 
@@ -42,7 +46,7 @@ class SimAlarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, seconds: float) -> None:
-        self._timer = self._runtime.call_later(seconds, self._ring)
+        self._timer = self._runtime.in_time(seconds, self._ring)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -74,7 +78,9 @@ class SimRuntime:
         *,
         wall_offset_ms: int = 0,
         blocking_latency_s: tuple[float, float] = USUAL_LATENCY_S,
+        early_s: float = 0.0,
     ) -> None:
+        """Timers are up to `early_s` early; at least half of their time is over."""
         self.loop = loop
         self.network = network
         self.name = name
@@ -83,6 +89,7 @@ class SimRuntime:
         # Latencies draw from a stream of their own: code that asks for one number more must not
         # change the weather.
         self._weather = random.Random(f"{seed}/{name}/weather")
+        self._early_s, self._timers = early_s, random.Random(f"{seed}/{name}/timers")
         self.wall_offset_ms = wall_offset_ms
         self.blocking_latency_s = blocking_latency_s
         self._tasks: dict[asyncio.Task[Any], str] = {}
@@ -145,12 +152,22 @@ class SimRuntime:
             self.loop.trace.note("task.death", what.partition("(")[0])
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(self._counted(seconds))
 
     def call_later(
         self, delay: float, callback: Callable[..., Any], *args: Any
     ) -> asyncio.TimerHandle:
+        return self.in_time(self._counted(delay), callback, *args)
+
+    def in_time(
+        self, delay: float, callback: Callable[..., Any], *args: Any
+    ) -> asyncio.TimerHandle:
+        """`call_later` with a timer that is never early."""
         return self.loop.call_later(delay, self._guarded, callback, args, context=self._context)
+
+    def _counted(self, seconds: float) -> float:
+        """The time after which a timer of `seconds` is over."""
+        return seconds - min(self._early_s, seconds / 2) * self._timers.random()
 
     def alarm(self, ring: Callable[[], None]) -> SimAlarm:
         return SimAlarm(self, ring)

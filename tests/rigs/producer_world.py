@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from saturnmq.client.producer.results import STATUS_OF_CODE
 from saturnmq.client.routes import RouteCache
 from saturnmq.drills.sim.loop import SimLoop
 from saturnmq.drills.sim.network import SimNetwork
-from saturnmq.drills.sim.runtime import SimRuntime
+from saturnmq.drills.sim.runtime import EARLY_S, SimRuntime
 from saturnmq.protocol.batches import HOST, PartAnswer, decode_parts, encode_answers
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.message import Message, MessageQueue
@@ -63,7 +64,7 @@ class Line:
         sent = Sent(self.world.now, command.ext["n"], self.address, command, timeout)
         self.world.sent.append(sent)
         answer = self.world.answer(sent)
-        later = self.world.runtime.call_later
+        later = self.world.runtime.in_time
         if answer is None:
             later(timeout, answered, RequestTimeout(f"{self.address} is silent"))
             return
@@ -82,7 +83,7 @@ class Line:
         self.world.carried.append(len(decode_parts(command.body)))
         if not self.world.speaks_batches:
             reply = command.reply(3, f" request type {command.code} not supported")
-            self.world.runtime.call_later(0.001, answered, reply)
+            self.world.runtime.in_time(0.001, answered, reply)
             return
         answers, status, takes_s = [], 0, 0.0
         failed: SaturnError | None = None
@@ -103,7 +104,7 @@ class Line:
             else:
                 answers.append(PartAnswer(answer, part.queue_id, rest=b"said so"))
         stored = command.reply(status, "", {HOST: "AB"}, encode_answers(answers))
-        self.world.runtime.call_later(takes_s, answered, failed or stored)
+        self.world.runtime.in_time(takes_s, answered, failed or stored)
 
     def abort(self, reason: str) -> None:
         assert reason == "no answer in time"
@@ -119,7 +120,7 @@ class Cluster:
 
     def __init__(self, queues: dict[str, int] | None = None, **options: Any) -> None:
         self.loop = SimLoop(random.Random(7))
-        self.runtime = SimRuntime(self.loop, SimNetwork(self.loop, 7), 7, "client")
+        self.runtime = SimRuntime(self.loop, SimNetwork(self.loop, 7), 7, "client", early_s=EARLY_S)
         self.tasks = Supervisor(self.runtime, lambda error: self.runtime.deaths.append(str(error)))
         self.routes = RouteCache()
         self.closed = False
@@ -209,7 +210,7 @@ class Cluster:
         return handle
 
     def run(self, seconds: float) -> None:
-        self.loop.run_until_complete(self.runtime.sleep(seconds))
+        self.loop.run_until_complete(asyncio.sleep(seconds))
 
     def until_done(self, *handles: SendHandle) -> None:
         began = self.loop.time()

@@ -204,7 +204,8 @@ class Wire:
 
     def __init__(self, world, made, address, timeout_s):
         self.world, self.address, self.timeout_s = world, address, timeout_s
-        self.asked, self.idle, self.alive, self.open, self.aborted = [], 0.0, True, True, False
+        self.asked, self.alive, self.open, self.aborted = [], True, True, False
+        self.used_at = world.loop.time()
         self.answer = lambda command: command.reply(ext={"queueId": "0", "queueOffset": "7"})
         made.append(self)
 
@@ -213,7 +214,10 @@ class Wire:
         return self.answer(command)
 
     def idle_s(self):
-        return self.idle
+        return self.world.loop.time() - self.used_at
+
+    def is_silent_since(self, moment):
+        return self.used_at <= moment
 
     def is_alive(self):
         return self.alive
@@ -366,7 +370,7 @@ def test_a_connection_on_which_something_went_wrong_is_not_used_again(way, failu
     assert here.send() is not None
     assert [wire.open for wire in here.made] == [False, True]
     here.made[1].alive = False
-    here.made[1].idle = 1.1
+    here.made[1].used_at -= 1.1
     here.nobody = {"a1"}
     assert here.send() is None
     assert [wire.open for wire in here.made] == [False, False]
@@ -378,7 +382,7 @@ def test_a_connection_on_which_something_went_wrong_is_not_used_again(way, failu
 def test_a_connection_that_was_idle_for_a_second_is_looked_at_first(way, idle, alive, used):
     here = way({"a": 1})
     here.send()
-    here.made[0].idle, here.made[0].alive = idle, alive
+    here.made[0].used_at, here.made[0].alive = here.world.loop.time() - idle, alive
     assert here.send() is not None
     assert (here.made[0].open, len(here.made)) == (used, 1 if used else 2)
 
@@ -398,24 +402,27 @@ def test_the_time_of_an_answer_counts_for_its_broker(way, latency_s, well):
 
 
 @pytest.mark.parametrize(
-    ("master", "idle", "waits_s", "aborted"),
+    ("master", "answers", "waits_s", "aborted"),
     [
-        ("a3", 1.1, 1.1, True),
-        ("a3", 1.1, 0.9, False),
-        ("a3", 0.9, 1.1, False),
-        ("a1", 1.1, 1.1, False),
+        ("a3", False, 1.1, True),
+        ("a3", False, 0.9, False),
+        ("a3", True, 1.1, False),
+        ("a1", False, 1.1, False),
     ],
 )
 def test_a_send_waits_for_a_silent_master_that_was_succeeded_for_a_second(
-    way, master, idle, waits_s, aborted
+    way, master, answers, waits_s, aborted
 ):
     here = way({"a": 1})
     here.send()
     wire = here.made[0]
 
     def answer(command):
-        wire.idle = idle
+        wire.used_at = here.world.loop.time()
         here.world.change({"a": 2}, {"a": master})
+        if answers:
+            here.world.run(0.1)
+            wire.used_at = here.world.loop.time()
         here.world.run(waits_s)
         return command.reply(ext={"queueOffset": "7"})
 

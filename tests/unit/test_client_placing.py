@@ -184,6 +184,44 @@ def test_who_is_away_is_looked_at_once_when_its_time_is_over():
     assert (core.counts(), core.moved, len(core.timers)) == ({"a": 2}, ["T"], 1)
 
 
+def test_each_of_two_that_went_one_after_the_other_keeps_its_queues_for_its_own_time():
+    core = Core()
+    core.take({"a": 2, "b": 2, "c": 2})
+    for core.now, masterless in ((1.0, ["b"]), (31.0, ["b", "c"])):
+        core.take({"a": 2, "b": 2, "c": 2}, masterless=masterless)
+    seen = []
+    while core.timers:
+        core.now, call, args = core.timers.pop()
+        call(*args)
+        seen.append((core.now, core.counts()))
+    assert seen == [(61.0, {"a": 2, "c": 2}), (91.0, {"a": 2})]
+
+
+def test_a_timer_that_is_early_is_set_again_for_the_rest():
+    core = Core()
+    core.take({"a": 2, "b": 2})
+    core.now = 1.0
+    core.take({"a": 2, "b": 2}, masterless=["b"])
+    [(at, call, args)] = core.timers
+    core.now = at - 0.001  # as a loop's timers are at times
+    call(*args)
+    assert core.counts() == {"a": 2, "b": 2}
+    at, call, args = core.timers[-1]
+    assert at == 61.0
+    core.now = at
+    call(*args)
+    assert (core.counts(), len(core.timers)) == ({"a": 2}, 2)
+
+
+def test_the_only_broker_is_not_timed_once_its_time_is_over():
+    core = Core()
+    core.take({"a": 2})
+    core.take({"a": 2}, masterless=["a"])
+    [(core.now, call, args)] = core.timers
+    call(*args)
+    assert (core.counts(), len(core.timers)) == ({"a": 2}, 1)
+
+
 @pytest.mark.parametrize("back", [False, True])
 def test_a_broker_that_came_back_with_the_topic_meanwhile_keeps_its_keys(back):
     core = Core()
