@@ -88,6 +88,10 @@ def _first_only(original: Any) -> Any:
     return lambda text: original(text)[:1]
 
 
+def _nothing_known(original: Any) -> Any:
+    return lambda *args: None
+
+
 FULL_DISKS = {
     "slaves": 1,
     "segment_bytes": 8 << 10,
@@ -162,6 +166,12 @@ _TABLE: dict[str, tuple[str, str, tuple[Patch, ...], dict[str, Any]]] = {
         "pop after its acknowledgement",
         (Patch(pop_acks, "_bits", _first_only),),
         {},
+    ),
+    "pop-begins-at-the-end": (
+        "a group that pops, and begins at the end, does so in queues that are younger than itself",
+        "I12: a topic is made again, and the group gets none of its first messages",
+        (Patch(service, "beginning_of", _nothing_known),),
+        {"scenes": frozenset({"recreating"})},
     ),
 }
 POP_MUTANTS = {

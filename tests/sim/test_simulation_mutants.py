@@ -53,6 +53,7 @@ FOUND_AT = {
     "pop-change-shortens": 2,
     "pop-order-unlocked": 2,
     "pop-order-goes-on": 2,
+    "pop-begins-at-the-end": 2,
     "handed-over-as-done": 6,
     "pause-unheard": 2,
     "reset-unheard": 2,

@@ -1,5 +1,6 @@
-"""A topic that is deleted and made again, under a live group: it begins empty, what it had
-before is on no node any more, and what is sent to the new one is as safe as anything else.
+"""A topic that is deleted and made again, under a live group, which pops in some seeds: it begins
+empty, what it had before is on no node any more, and what is sent to the new one is as safe as
+anything else. The group gets all of it, also if it begins at the ends of queues: it is older.
 
 The places of a topic are never used twice: (queue, offset) names one message through all its lives.
 
@@ -10,20 +11,66 @@ owed for it.
 
 from __future__ import annotations
 
+import asyncio
 import math
+import random
+from typing import TYPE_CHECKING
 
+from saturnmq.client.consumer.simple_consumer import SimpleConsumer
 from saturnmq.drills.sim.history import Place, SimHistory
 from saturnmq.drills.sim.nodes import SimBroker
 from saturnmq.drills.sim.scenes.scene import Scene, SceneConsumer
 from saturnmq.drills.sim.verdict import told
 from saturnmq.protocol.message import ReceivedMessage
+from saturnmq.runtime.errors import SaturnError
+
+if TYPE_CHECKING:
+    from saturnmq.drills.sim.cluster import SimCluster
 
 MESSAGES = 6
 LIVES_MAX = 3
+INVISIBLE_S = 3.0
+WAIT_S = 2.0
+FORGOTTEN = 0.1  # of the messages that a member pops: it has them again
+
+
+class Popper(SceneConsumer):
+    """A member of a group that pops."""
+
+    consumer: SimpleConsumer  # type: ignore[assignment]  # it holds no queues
+
+    async def start(self) -> None:
+        core = self.core()
+        self.consumer = SimpleConsumer(self._scene.group, core=core, **self._options)
+        self.consumer.subscribe(self._scene.topic)
+        await self.runtime.run(self._begin(core))
+        self._task = self._scene.watched(self.runtime.run(self._work()))
+
+    async def _work(self) -> None:
+        scene = self._scene
+        while True:
+            try:
+                for message in await self.consumer.receive(4, INVISIBLE_S, WAIT_S):
+                    await self._listen(message)
+                    if scene.calm() or scene.rng.random() > FORGOTTEN:
+                        await self.consumer.ack(message)
+            except SaturnError as error:
+                scene.cluster.trace.note("pop.failed", f"{self.name} {error!r}")
+                await self.runtime.sleep(0.3)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await super().close()
 
 
 class Recreating(Scene):
     topic, group = "reborn", "mourners"
+
+    def __init__(self, cluster: SimCluster, number: int) -> None:
+        super().__init__(cluster, number)
+        if random.Random(f"{cluster.seed}/scene/{self.topic}/kind").random() < 0.5:
+            self.member_type, self.moves_retries = Popper, False
 
     async def start(self) -> None:
         self.lives: list[SimHistory] = []

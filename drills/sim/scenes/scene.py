@@ -101,9 +101,9 @@ class Scene:
     topic: ClassVar[str]
     group: ClassVar[str]
     ordered: bool = False  # its group
-    moves_retries: ClassVar[bool] = True  # to the retry topic; else they keep their places
+    moves_retries: bool = True  # to the retry topic; else they keep their places
     patience_s: ClassVar[float] = 30.0  # after its encore everything is delivered so soon
-    member_type: ClassVar[type[SceneConsumer]] = SceneConsumer
+    member_type: type[SceneConsumer] = SceneConsumer
     message_type: str = MIXED  # of its topic, where brokers check that
 
     def __init__(self, cluster: SimCluster, number: int) -> None:
