@@ -165,12 +165,17 @@ class PullService:
     def _was_moved(self, pull: HeldPull) -> bool:
         """Answer with another offset, if there is one: the offset of a reset that the group has not
         heard of yet (only the master answers so, because commits arrive there and are ignored until
-        then), or the place up to which the queue's messages were lost."""
-        header, moved = pull.header, None
-        why = "OFFSET_RESET"
+        then; a slave sends the member there), or the place up to which the queue's messages were
+        lost."""
+        header, moved, offsets = pull.header, None, self._c.offsets
+        why, place = "OFFSET_RESET", (pull.header.group, pull.topic, pull.queue_id)
         if not self._role.is_slave:
-            move_for = self._c.offsets.move_for
-            moved = move_for(header.group, pull.topic, pull.queue_id, pull.offset, header.moves)
+            moved = offsets.move_for(*place, pull.offset, header.moves)
+        elif offsets.has_missed(*place, header.moves):
+            low, high = self._facts.bounds(pull.topic, pull.queue_id)
+            again, said = ResponseCode.PULL_RETRY_IMMEDIATELY, "the master tells another offset"
+            self._reply(pull, again, said, pull.offset, low, high, slow=False)
+            return True
         if moved is None:
             why = "OFFSET_LOST"
             moved = lost_from(self._c, header, pull.topic, pull.queue_id, pull.offset)

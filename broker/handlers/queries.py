@@ -44,6 +44,7 @@ class QueryService:
             )
         ext = {"offset": str(offset), **(self._offsets.of_log or log_of(self._c))}
         if not self._role.is_slave:
+            self._offsets.tell(group, topic, queue_id)
             ext["saturnMoves"] = str(self._offsets.moves(group, topic, queue_id))
         answer(endpoint, request, request.reply(0, ext=ext))
 

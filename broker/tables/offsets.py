@@ -7,10 +7,11 @@ above 0, `"stale":true` (see `progress.py` for both), and `"deletedTable"` (`del
 
 Rule (docs/internals/format.md 10.3): a commit below the known offset is ignored; only an explicit
 reset moves an offset back. The master answers pulls of the queue with PULL_OFFSET_MOVED
-(OFFSET_RESET, docs/internals/protocol.md 2.2) until one reads from the new offset, and ignores
-commits until then: a member may not be known yet where an order arrives, an answer may be lost, and
-a member that was told may go on to commit its old place (Java's of 4.9 does so for 10 s). Offsets
-in a topic go when it is deleted, and those of a group if its deletion says so. No table that still
+(OFFSET_RESET, docs/internals/protocol.md 2.2) until one that was told reads from the new offset,
+and ignores commits until then: a member may not be known yet where an order arrives, an answer may
+be lost, and a member that was told may go on to commit its old place (Java's of 4.9 does so for
+10 s). One that was not told may read from there by chance: it has pulled all of the queue, and the
+group is to go on at its end. It must give up the messages that it holds. Offsets in a topic go when it is deleted, and those of a group if its deletion says so. No table that still
 has them, a slave's or the file, brings them back.
 """
 
@@ -79,6 +80,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         self._text_bytes = 0  # of the table as it is sent to other nodes
         self._counted = 0  # the number of offsets in that text
         self._some_are_gone = False  # counted pairs may have no offsets any more
+        self._told: set[GroupOffset] = set()  # of a reset that nobody follows yet
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Take a group's offset; False if it would move back, or if a reset is pending."""
@@ -140,25 +142,43 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         generation = (known.generation + 1) | 1
         assert generation > known.generation, f"a reset from {known} to generation {generation}"
         self.progress.marks[place] = Mark(generation, offset)
+        self._told.discard(place)
         log.info("group %s, %s queue %d: reset to %d", group, topic, queue_id, offset)
         self.mark_dirty()
+
+    def tell(self, group: str, topic: str, queue_id: int) -> None:
+        """Note that a member has been told the group's offset: if it reads from there, it follows
+        the reset."""
+        place = GroupOffset(topic, group, queue_id)
+        known = self.progress.marks.get(place)
+        if known is not None and known.generation & 1:
+            self._told.add(place)
 
     def move_for(
         self, group: str, topic: str, queue_id: int, offset: int, heard: int | None
     ) -> int | None:
         """The offset to which a member must move that reads from `offset`, and has not heard of a
-        reset. One that reads from the new offset has heard of it. `heard`: the `moves` that the
-        member knows, None if it does not say: another member may have heard of the reset for it."""
-        known = self.progress.marks.get(GroupOffset(topic, group, queue_id))
+        reset. `heard`: the `moves` that the member knows: another member may have heard of the
+        reset for it. None, if it does not say: it has heard of the reset if it reads from the new
+        offset after that was told."""
+        place = GroupOffset(topic, group, queue_id)
+        known = self.progress.marks.get(place)
         if known is None:
             return None
         is_behind = heard is not None and heard < known.generation
         if not (known.generation & 1 or is_behind):
             return None  # nearly every pull
-        if known.offset != offset:
+        if known.offset != offset or is_behind or (heard is None and place not in self._told):
+            self.tell(group, topic, queue_id)
             return known.offset
         self.take_reset(group, topic, queue_id)
         return None
+
+    def has_missed(self, group: str, topic: str, queue_id: int, heard: int | None) -> bool:
+        """Whether a member that knows so many moves has missed a reset, as this copy of the table
+        shows, which may be old."""
+        known = self.progress.marks.get(GroupOffset(topic, group, queue_id))
+        return known is not None and heard is not None and heard < known.generation
 
     def moves(self, group: str, topic: str, queue_id: int) -> int:
         """The generation that a member knows which follows all resets."""
@@ -169,6 +189,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         """Count a reset, if there is one, as heard of: who reads goes on from its offset."""
         place = GroupOffset(topic, group, queue_id)
         known = self.progress.marks.get(place)
+        self._told.discard(place)
         if known is not None and known.generation & 1:
             self.progress.marks[place] = Mark(known.generation + 1, known.offset)
             self.mark_dirty()

@@ -60,17 +60,32 @@ def test_an_offset_rises_and_only_a_reset_lowers_it() -> None:
     assert table.commit("g", "t", 0, 4)
 
 
+def test_a_member_that_reads_from_the_new_offset_by_chance_is_told_once() -> None:
+    table = offsets()
+    table.commit("g", "t", 0, 3)
+    table.reset("g", "t", 0, 10)
+    assert table.move_for("g", "t", 0, 10, None) == 10, "it holds the messages up to there"
+    assert not table.commit("g", "t", 0, 11)
+    assert table.move_for("g", "t", 0, 10, None) is None
+    assert table.commit("g", "t", 0, 11)
+    table.reset("g", "t", 0, 10)
+    table.tell("g", "t", 0)  # the answer to a new member that asked where to begin
+    assert table.move_for("g", "t", 0, 10, None) is None
+
+
 def test_a_reset_that_one_member_has_heard_of_moves_those_that_know_fewer_moves() -> None:
     table = offsets()
     table.commit("g", "t", 0, 10)
     assert table.moves("g", "t", 0) == 0
     table.reset("g", "t", 0, 3)
     assert table.moves("g", "t", 0) == 2
-    assert table.move_for("g", "t", 0, 3, 0) is None, "it has heard for all"
+    assert table.move_for("g", "t", 0, 3, 0) == 3, "it is there by chance"
+    assert table.move_for("g", "t", 0, 3, 2) is None, "it has heard for all"
     assert table.moves("g", "t", 0) == 2
     assert table.commit("g", "t", 0, 4)
     assert table.move_for("g", "t", 0, 10, 0) == 4
-    assert table.move_for("g", "t", 0, 4, 0) is None, "it is there"
+    assert table.move_for("g", "t", 0, 4, 0) == 4, "it is there by chance"
+    assert table.move_for("g", "t", 0, 4, 2) is None
     for knows in (2, 4, None):
         assert table.move_for("g", "t", 0, 10, knows) is None
 

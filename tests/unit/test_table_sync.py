@@ -416,6 +416,41 @@ def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: P
     run(body)
 
 
+def test_a_slave_sends_a_member_that_missed_a_reset_to_its_master(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        master = await started(runtime, config(tmp_path / "a"))
+        client = await connected(runtime, master)
+        for _ in range(4):
+            await send(client, b"x", e=0)
+        place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+        await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 1})
+        slave = await started(runtime, slave_config(tmp_path / "b", master))
+        offsets = slave.context.offsets
+        await until(lambda: offsets.query("G", "orders", 0) == 1)
+        reader = await connected(runtime, slave)
+        pull = {**place, "queueOffset": 2, "maxMsgNums": 1, "sysFlag": 4, "commitOffset": 0}
+        pull |= {"suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 1}
+        pull |= {"expressionType": "TAG", "saturnTerm": str(master.context.role.log_epoch)}
+        pull["saturnMoves"] = 0
+        await until(lambda: slave.context.store.max_offset("orders", 0) == 4)
+        assert (await ask(reader, RequestCode.PULL_MESSAGE, pull)).code == 0
+        reset = {"topic": "orders", "group": "G", "queueId": 0, "offset": 4, "timestamp": -1}
+        reply = await ask(client, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        assert reply.code == 0, reply.remark
+        await until(lambda: offsets.query("G", "orders", 0) == 4)
+        reply = await ask(reader, RequestCode.PULL_MESSAGE, pull)
+        assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert (reply.ext["nextBeginOffset"], reply.ext["suggestWhichBrokerId"]) == ("2", "0")
+        told = await ask(client, RequestCode.PULL_MESSAGE, pull)
+        assert (told.code, told.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "4")
+        pull |= {"saturnMoves": told.ext["saturnMoves"], "queueOffset": 4}
+        assert (await ask(reader, RequestCode.PULL_MESSAGE, pull)).code == 19
+        await slave.close()
+        await master.close()
+
+    run(body)
+
+
 def test_a_master_that_starts_takes_no_marks_of_a_log_of_another_term(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
         master = await started(runtime, config(tmp_path / "a"))
