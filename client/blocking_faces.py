@@ -375,7 +375,10 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
         )
 
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Commits the offsets polled so far, or `offsets` (next to read), and waits for that."""
+        """Commits the offsets polled so far, or `offsets` (next to read), and waits for that. One
+        below the committed offset changes nothing: seek() goes back. InvalidParameter: one lies
+        outside its queue. Other errors: a broker did not confirm, the next commit tries again.
+        """
         self._wait(self._target.commit(offsets))
 
     def seek(self, queue: MessageQueue, offset: int) -> None:

@@ -23,7 +23,7 @@ PAUSE_S = 1.0  # doubles from failure to failure
 PAUSE_MAX_S = 30.0
 
 T = TypeVar("T")
-Work = Callable[[], Coroutine[Any, Any, None]]
+Work = Callable[[], Coroutine[Any, Any, object]]
 
 
 class Supervisor:

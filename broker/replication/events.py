@@ -356,8 +356,7 @@ class AskPromises:
 @dataclass(frozen=True)
 class Ask:
     """Ask these nodes, and maybe nameservers, for their state of the group; `tables`: merge those
-    of slaves that answer and have joined. It ends in Polled. An earlier Ask of the same kind is
-    given up."""
+    of slaves that have joined. It ends in Polled. An earlier Ask of the same kind is given up."""
 
     what: str
     addresses: tuple[str, ...]

@@ -11,7 +11,8 @@ reset moves an offset back. The master answers pulls of the queue with PULL_OFFS
 and ignores commits until then: a member may not be known yet where an order arrives, an answer may
 be lost, and a member that was told may go on to commit its old place (Java's of 4.9 does so for
 10 s). One that was not told may read from there by chance: it has pulled all of the queue, and the
-group is to go on at its end. It must give up the messages that it holds. Offsets in a topic go when it is deleted, and those of a group if its deletion says so. No table that still
+group is to go on at its end. It must give up the messages that it holds. Offsets in a topic go when
+it is deleted, and those of a group if its deletion says so. No table that still
 has them, a slave's or the file, brings them back.
 """
 

@@ -71,7 +71,7 @@ class OffsetStore(Protocol):
     def forget(self, queue: MessageQueue) -> None: ...
     async def commit(
         self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
-    ) -> None: ...
+    ) -> SaturnError | None: ...
 
 
 class OffsetTable:
@@ -153,10 +153,12 @@ class RemoteOffsets(OffsetTable):
 
     async def commit(
         self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
-    ) -> None:
+    ) -> SaturnError | None:
         """Sends the changed offsets; with `confirm` waits for the brokers' answers (shutdown, lock
-        hand-over).
+        hand-over, an application that waits). Gives the first failure, if there is one; those
+        offsets are committed again with the next ones.
         """
+        failed: SaturnError | None = None
         for queue, connection in self._sent_on.items():
             if self._connection(queue) is not connection:
                 self.dirty.add(queue)
@@ -166,7 +168,8 @@ class RemoteOffsets(OffsetTable):
         for queue in sorted(chosen):
             try:
                 address = self._address(queue)
-            except ConnectionLost:
+            except ConnectionLost as error:
+                failed = failed or error
                 continue  # stays dirty: the next commit tries again
             self.dirty.discard(queue)
             ext = {
@@ -193,13 +196,17 @@ class RemoteOffsets(OffsetTable):
         # other offsets that are committed at the same time.
         try:
             for together in (first.values(), others):
-                await asyncio.gather(*(self._confirmed(*each) for each in together))
+                found = await asyncio.gather(*(self._confirmed(*each) for each in together))
+                failed = failed or next((error for error in found if error is not None), None)
         except BaseException:  # cancelled, too: nobody knows which of them arrived
             sent = {queue for _, _, queue in (*first.values(), *others)}
             self.dirty |= sent & self.offsets.keys()
             raise
+        return failed
 
-    async def _confirmed(self, address: str, request: Command, queue: MessageQueue) -> None:
+    async def _confirmed(
+        self, address: str, request: Command, queue: MessageQueue
+    ) -> SaturnError | None:
         try:
             await self._core.invoke(address, request)
         except ClientForked:
@@ -208,8 +215,9 @@ class RemoteOffsets(OffsetTable):
             log.warning("offset of %s not committed: %s", queue, error)
             if queue in self.offsets:
                 self.dirty.add(queue)
-            return
+            return error
         self._sent_on.pop(queue, None)
+        return None
 
     async def _reach(self, address: str) -> None:
         try:
@@ -230,12 +238,13 @@ class WrittenOffsets(OffsetTable):
 
     async def commit(
         self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
-    ) -> None:
+    ) -> SaturnError | None:
         """Writes the changed offsets; `confirm` makes no difference. A failure is reported, and
         they are written again with the next ones.
         """
         writing = self._core.runtime.spawn(self._write_alone(queues), name="write offsets")
         await asyncio.shield(writing)
+        return None
 
     async def _write_alone(self, queues: Iterable[MessageQueue] | None) -> None:
         async with self._writing:

@@ -6,7 +6,10 @@ OffsetStore, which commits them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from saturnmq.client.consumer.offset_store import OffsetStore
+from saturnmq.client.core import ErrorListener
 from saturnmq.protocol.message import MessageQueue
 
 
@@ -27,6 +30,20 @@ class PolledOffsets(dict[MessageQueue, int]):
         """All that was polled is done with."""
         for queue, offset in self.items():
             self.note(queue, offset)
+
+    async def commit(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Commit these, and wait for the brokers. Raises the first failure."""
+        for queue, offset in offsets.items():
+            self.note(queue, offset)
+        if (failed := await self._done.commit(confirm=True)) is not None:
+            raise failed
+
+    async def finish(self, report: ErrorListener, *, done: bool) -> None:
+        """Commit what is done with, all that was polled if `done`, and report the first failure."""
+        if done:
+            self.note_all()
+        if (failed := await self._done.commit(confirm=True)) is not None:
+            report(failed)
 
     def note(self, queue: MessageQueue, offset: int) -> None:
         """The messages before `offset` are done with."""

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from saturnmq.client.consumer import rebalance as strategies
+from saturnmq.client.consumer import starting
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, member_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
@@ -238,9 +239,7 @@ class PullConsumer:
         self._tasks.cancel()
         if self._life.started:
             self.round.recall()
-            if self.auto_commit and done:
-                self._polled.note_all()
-            await self.offsets.commit(confirm=True)
+            await self._polled.finish(self.core.report_error, done=self.auto_commit and done)
             for queue in list(self._held):
                 self._drop(queue)
         await self.core.unregister_consumer(self._group)
@@ -338,19 +337,21 @@ class PullConsumer:
 
     # -- offsets ------------------------------------------------------------------------------
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
-        """Commits the offsets polled so far, or `offsets` (next to read), and waits for that."""
+        """Commits the offsets polled so far, or `offsets` (next to read), and waits for that. One
+        below the committed offset changes nothing: seek() goes back. InvalidParameter: one lies
+        outside its queue. Other errors: a broker did not confirm, the next commit tries again."""
         self.round.settle()
-        for queue, offset in (self._polled if offsets is None else offsets).items():
-            self._polled.note(self._require(queue).queue, offset)
         for topic in {queue.topic for queue in self._held}:
             await self.core.route(topic)  # of a queue assigned a moment ago
-        await self.offsets.commit(confirm=True)
+        given = {self._require(queue).queue: offset for queue, offset in (offsets or {}).items()}
+        await starting.check_inside(self.core, given)
+        await self._polled.commit(self._polled if offsets is None else given)
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """The next poll of `queue` starts at `offset`. The committed offset follows, backwards too,
         at the next commit() or, with auto_commit, at the next poll()."""
-        if offset < 0:
-            raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
+        if not 0 <= offset < 1 << 63:
+            raise InvalidParameter(f"offset {offset} of {queue} is not from 0 to 2^63 - 1")
         held = self._require(queue)
         self._go_to(held, offset)
         self._polled.seek(held.queue)
@@ -426,8 +427,8 @@ class PullConsumer:
             self._begin(held)
 
     def _begin(self, held: AssignedQueue) -> None:
-        pull = partial(self._read_ahead, held)
-        held.pulling = self.core.tasks.keep(pull, name=f"pull {held.queue}")
+        name = f"pull {held.queue}"
+        held.pulling = self.core.tasks.keep(partial(self._read_ahead, held), name=name)
 
     def _drop(self, queue: MessageQueue) -> None:
         held = self._held.pop(queue)

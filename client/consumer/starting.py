@@ -118,6 +118,14 @@ async def offset_of(core: ClientCore, queue: MessageQueue, place: str | int) -> 
     return await ask_offset(core, code, queue)
 
 
+async def check_inside(core: ClientCore, offsets: Mapping[MessageQueue, int]) -> None:
+    """InvalidParameter: an offset lies before its queue's first place, or behind its end."""
+    for queue, offset in offsets.items():
+        end = await ask_offset(core, RequestCode.GET_MAX_OFFSET, queue)
+        if not 0 <= offset <= end:
+            raise InvalidParameter(f"offset {offset} is outside {queue}, which ends at {end}")
+
+
 async def lag_of(
     core: ClientCore,
     offsets: OffsetStore,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.batch import put_batch_item
+from saturnmq.protocol.frame import CRC_PROPERTY_BYTES
 from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 BATCH_COUNT_MAX = 0x10000  # the last four hex digits of a generated id
 ITEM_OVERHEAD = 96  # bytes of a batch entry besides body and given properties, at most
-EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 64  # UNIQ_KEY and WAIT take 52
+# UNIQ_KEY and WAIT take 52; the broker adds a checksum. What it refuses, it refuses with the batch.
+EXTRA_BYTES_MAX = PROPERTIES_BYTES_MAX - 52 - CRC_PROPERTY_BYTES
 
 
 class SendResult:

@@ -20,12 +20,12 @@ from saturnmq.client.kernels import handles_of, pack
 from saturnmq.client.producer.accumulator import Accumulator, Gate, ThreadLock
 from saturnmq.client.producer.batch import (
     BATCH_COUNT_MAX,
-    EXTRA_BYTES_MAX,
     ITEM_OVERHEAD,
     ProducerBatch,
     SendHandle,
     SendResult,
 )
+from saturnmq.client.producer.given_properties import encode_given, identity
 from saturnmq.client.producer.lanes import Lane, Pin
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.placing import Round, Selector, is_placed, queue_of
@@ -41,9 +41,6 @@ from saturnmq.protocol.properties import (
     INSTANCE_ID,
     SHARDING_KEY,
     TRAVELS_ALONE,
-    UNIQ_KEY,
-    WAIT,
-    encode_properties,
 )
 from saturnmq.protocol.topics import RETRY_PREFIX, check_group, check_topic
 from saturnmq.runtime import forks
@@ -149,9 +146,9 @@ class ProducerEngine:
         if self._alone(message.topic, message.properties) or not self._small(message.body):
             batch = self.single(lane, message)
             return batch.handle(0) if self.accumulator.append_batch(lane, batch) else None
-        extra, given = self._extra(message.properties)
+        extra, given = encode_given(message.properties)
         if given:
-            extra = self._identity(given) + extra
+            extra = identity(given) + extra
         return self.accumulator.append(lane, message.body, extra, message.flag, given)
 
     def only(self, message: Message, lane: Lane) -> ProducerBatch:
@@ -299,29 +296,6 @@ class ProducerEngine:
     def _alone(topic: str, properties: dict[str, str]) -> bool:
         return topic.startswith(RETRY_PREFIX) or not TRAVELS_ALONE.isdisjoint(properties)
 
-    @staticmethod
-    def _identity(unique_id: str) -> bytes:
-        return f"UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02".encode()
-
-    @staticmethod
-    def _extra(properties: dict[str, str]) -> tuple[bytes, str]:
-        """The encoded properties without UNIQ_KEY and WAIT, and the UNIQ_KEY if one was given."""
-        if not properties:
-            return b"", ""
-        uid = properties.get(UNIQ_KEY, "")
-        if uid or WAIT in properties:
-            properties = {k: v for k, v in properties.items() if k not in (UNIQ_KEY, WAIT)}
-        for name, value in properties.items():
-            if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
-                raise MessageIllegal(f"property {name!r} holds a byte 1 or 2: they end fields")
-        extra = encode_properties(properties)
-        if len(extra) > EXTRA_BYTES_MAX:
-            raise MessageIllegal(
-                f"properties of {len(extra)} B exceed the limit of {EXTRA_BYTES_MAX} B: "
-                "shorten keys or user properties"
-            )
-        return extra, uid
-
     def enqueue_encoded(
         self,
         topic: str,
@@ -346,7 +320,7 @@ class ProducerEngine:
 
     def single(self, lane: Lane, message: Message) -> ProducerBatch:
         """A message that travels alone, by SEND_MESSAGE_V2."""
-        extra, given = self._extra(message.properties)
+        extra, given = encode_given(message.properties)
         body: Any = message.body
         sys_flag = 0
         above = self.options.compress_above
@@ -359,7 +333,7 @@ class ProducerEngine:
         batch.count = 1
         if given:
             batch.given_ids[0] = given
-        batch.properties = (self._identity(batch.message_id(0)) + extra).decode()
+        batch.properties = (identity(batch.message_id(0)) + extra).decode()
         batch.flag = message.flag
         batch.sys_flag = sys_flag
         return batch
@@ -370,7 +344,7 @@ class ProducerEngine:
                 f"batch of {len(messages)} messages exceeds the limit of {BATCH_COUNT_MAX}: send "
                 "fewer at once, or use send_async, which batches by itself"
             )
-        extras = [self._extra(message.properties) for message in messages]
+        extras = [encode_given(message.properties) for message in messages]
         size = 0
         for message, (extra, _) in zip(messages, extras, strict=True):
             size += ITEM_OVERHEAD + len(message.body) + len(extra)
@@ -382,7 +356,7 @@ class ProducerEngine:
         batch = self.accumulator.batch(lane, bytearray(size))
         for message, (extra, given) in zip(messages, extras, strict=True):
             if given:
-                index = batch.put(message.body, self._identity(given) + extra, message.flag, False)
+                index = batch.put(message.body, identity(given) + extra, message.flag, False)
                 batch.given_ids[index] = given
             else:
                 batch.put(message.body, extra, message.flag, True)
@@ -487,7 +461,8 @@ class ProducerEngine:
             await self.wait(batch)
 
     async def close(self, timeout: float | None = None) -> None:
-        """Take nothing more, flush (at most `timeout` seconds), fail what is left."""
+        """Take nothing more, flush (at most `timeout` seconds), fail what is left, and report it
+        unless the caller did not want to wait."""
         if self.closed:
             return
         self.closed = True
@@ -496,5 +471,16 @@ class ProducerEngine:
             async with asyncio.timeout(timeout):
                 await self.flush()
         self.sender.close()
-        self.accumulator.close(ClientClosed("the producer was closed"))
+        self.requests.close()
+        why = (
+            f"the producer was closed, and had no acknowledgement within {timeout:g} s"
+            if timeout
+            else "the producer was closed"
+        )
+        lost = sum(batch.count for batch in self.accumulator.active)
+        self.accumulator.close(ClientClosed(why))
+        if lost and timeout:
+            self.core.report_error(
+                ClientClosed(f"{lost} messages of producer {self.group} may be lost: {why}")
+            )
         await self.core.unregister_producer(self.group)

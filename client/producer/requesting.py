@@ -35,7 +35,7 @@ from saturnmq.protocol.message import (
 )
 from saturnmq.protocol.route import QUEUES_MAX
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC, reply_topic
-from saturnmq.runtime.errors import MalformedFrame, MessageIllegal, RouteNotFound
+from saturnmq.runtime.errors import ClientClosed, MalformedFrame, MessageIllegal, RouteNotFound
 
 IS_REPLY = "reply"  # the value of MSG_TYPE
 ANSWER_S = 12.0  # the broker waits up to 10 s for the requester
@@ -82,6 +82,14 @@ class Requests:
             yield Message(message.topic, message.body, properties=properties, flag=message.flag)
         finally:
             self._waiting.pop(number, None)
+
+    def close(self) -> None:
+        """End all waits: no reply comes to a producer that is closed. Loop thread."""
+        for reply in list(self._waiting.values()):
+            with _unless_over():
+                reply.set_exception(
+                    ClientClosed("the producer was closed; a consumer may still get the request")
+                )
 
     def on_reply(self, ext: Mapping[str, str], body: bytes) -> None:
         """Take a reply (326). MalformedFrame: its header makes no sense."""

@@ -131,6 +131,7 @@ class Cluster:
         self.speaks_batches = True
         self.carried: list[int] = []  # batches in each request of several
         self.refreshed: list[str] = []
+        self.reported: list[SaturnError] = []
         self.asked: list[tuple[float, bool]] = []
         self.created: list[bool] = []  # whether who asked would have the topic created
         self.route_error: SaturnError | None = None
@@ -179,6 +180,9 @@ class Cluster:
 
     def broker_address(self, name: str) -> str | None:
         return self.routes.address(name)
+
+    def report_error(self, error: SaturnError) -> None:
+        self.reported.append(error)
 
     def refresh_soon(self, topic: str) -> None:
         self.refreshed.append(topic)

@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from producer_world import A0, A1, B0, Make, clusters
 from saturnmq.client.producer.batch import EXTRA_BYTES_MAX, ITEM_OVERHEAD
+from saturnmq.client.producer.given_properties import encode_given, identity
 from saturnmq.client.producer.lanes import Pin
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.client.producer.results import SendStatus
 from saturnmq.protocol.batch import iterate_batch
+from saturnmq.protocol.frame import CRC_PROPERTY_BYTES
 from saturnmq.protocol.message import Message, MessageQueue
-from saturnmq.protocol.properties import decode_properties
+from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX, decode_properties
 from saturnmq.runtime.errors import (
     ClientClosed,
     InvalidParameter,
@@ -101,6 +103,11 @@ def test_properties_that_cannot_be_told_apart_or_are_too_long_are_refused(
         world.engine.enqueue(Message("T", b"x", properties=properties), None)
     longest = {"a": "x" * (EXTRA_BYTES_MAX - 3)}
     assert world.engine.enqueue(Message("T", b"x", properties=longest), None)
+    extra, _ = encode_given(longest)
+    stored = len(identity("I" * 32)) + len(extra) + CRC_PROPERTY_BYTES
+    assert stored == PROPERTIES_BYTES_MAX, "a broker that adds a checksum takes it"
+    with pytest.raises(MessageIllegal, match="exceed the limit"):
+        encode_given({**longest, "UNIQ_KEY": "I" * 33})
     for _ in range(2):
         with pytest.raises(InvalidParameter, match="bad topic"):
             world.engine.enqueue(Message("bad topic", b"x"), None)
@@ -265,6 +272,10 @@ def test_a_closed_engine_takes_nothing_and_fails_what_is_left(cluster: Make) -> 
     assert 1.0 <= world.now < 1.1
     assert isinstance(handle.exception(), SaturnError)
     assert left == ["G"]
+    assert [str(error) for error in world.reported] == [
+        "1 messages of producer G may be lost: the producer was closed, and had no acknowledgement "
+        "within 1 s"
+    ]
     for take in (
         lambda: world.engine.enqueue(Message("T", b"x"), None),
         lambda: world.engine.enqueue_batch([Message("T", b"x")], None),

@@ -28,6 +28,7 @@ from saturnmq.protocol.kernels import decode_frames
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import (
+    ClientClosed,
     ConnectFailed,
     MalformedFrame,
     MessageIllegal,
@@ -311,6 +312,29 @@ def test_many_requests_each_get_their_own_reply(tmp_path: Path) -> None:
                 assert [reply.body for reply in got] == [b"re: " + body for body in bodies]
 
         asyncio.run(main())
+
+
+def test_a_request_ends_with_its_producer(tmp_path: Path) -> None:
+    with served(tmp_path) as address:
+        producer = Producer("askers", address).start()
+        failures: queue.Queue[BaseException] = queue.Queue()
+        asked: queue.Queue[ReceivedMessage] = queue.Queue()
+
+        def ask() -> None:
+            try:
+                producer.request(Message("questions", b"anyone?"), timeout=600.0)
+            except SaturnError as error:
+                failures.put(error)
+
+        consumer = PushConsumer("readers", address, listener_one=asked.put, from_beginning=True)
+        consumer.subscribe("questions")
+        with consumer:
+            asking = threading.Thread(target=ask)
+            asking.start()
+            asked.get(timeout=20.0)
+            producer.close()
+        asking.join(20.0)
+        assert isinstance(failures.get(timeout=1.0), ClientClosed)
 
 
 def test_a_request_without_a_reply_ends_in_time_and_a_late_reply_is_dropped(
