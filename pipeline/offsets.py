@@ -5,7 +5,8 @@
 Each number is the next offset to read. In an option -2 stands for the earliest, -1 for the latest
 one. Keys are sorted, so that equal offsets are equal text: Spark compares texts. The end offset of
 a micro-batch has one key more, `$plan` (plan.py), so that its repetition is cut as the first time.
-No topic can have this name. Checkpoints of 0.1 have `_plan`, which a topic may be called as well:
+That of a query's first one has also `$start`: where it begins, which Spark keeps nowhere else. No
+topic can have these names. Checkpoints of 0.1 have `_plan`, which a topic may be called as well:
 its offsets lie one level deeper.
 """
 
@@ -21,20 +22,27 @@ from saturnmq.runtime.errors import ConfigError
 
 EARLIEST, LATEST = -2, -1
 PLAN = "$plan"
+START = "$start"
 _PLAN_OF_0_1 = "_plan"
 EXAMPLE = '{"orders":{"broker-a":{"0":1200,"1":-1}}}'
 
 Offsets = dict[MessageQueue, int]
 
 
-def to_json(offsets: Mapping[MessageQueue, int], plan: Any = None) -> dict[str, Any]:
-    """The dictionary that Spark writes as JSON."""
+def to_json(
+    offsets: Mapping[MessageQueue, int],
+    plan: Any = None,
+    start: Mapping[MessageQueue, int] | None = None,
+) -> dict[str, Any]:
+    """The dictionary that Spark writes as JSON; `start`: of a query's first micro-batch."""
     found: dict[str, Any] = {}
     for queue in sorted(offsets):
         brokers = found.setdefault(queue.topic, {})
         brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offsets[queue]
     if plan is not None:
         found[PLAN] = plan
+    if start is not None:
+        found[START] = to_json(start)
     return found
 
 
@@ -44,15 +52,22 @@ def dumps(offsets: Mapping[MessageQueue, int]) -> str:
 
 
 def from_json(value: Mapping[str, Any]) -> Offsets:
-    """Read the offsets that `to_json` wrote, without their plan. ConfigError if it is something
-    else: the checkpoint of another source."""
-    offsets = {name: each for name, each in value.items() if not _is_plan(name, each)}
+    """Read the offsets that `to_json` wrote, without their plan and start. ConfigError if it is
+    something else: the checkpoint of another source."""
+    offsets = {
+        name: each for name, each in value.items() if name != START and not _is_plan(name, each)
+    }
     return _leaves(offsets, "the checkpoint's offset", _at_least(0, "an offset"))
 
 
 def plan_in(value: Mapping[str, Any]) -> Any:
     """The plan that `to_json` wrote with the offsets; None if there is none."""
     return next((each for name, each in value.items() if _is_plan(name, each)), None)
+
+
+def start_in(value: Mapping[str, Any]) -> Offsets | None:
+    """The start that `to_json` wrote with the end of a query's first micro-batch, or None."""
+    return from_json(value[START]) if START in value else None
 
 
 def _is_plan(name: str, value: Any) -> bool:

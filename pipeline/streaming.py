@@ -3,8 +3,10 @@
 One object per query lives on the driver as long as the query runs. Spark's checkpoint is the truth
 about progress; `commit` tells it to the option's `group`, for those who look at lags.
 
-An end offset has the plan of its batch (plan.py). When nothing is new the answer is the start as it
-was given: Spark compares texts.
+An end offset has the plan of its batch (plan.py). That of the first batch has its start, too: Spark
+asks for it anew when that batch is repeated, and other options, another offset of the group, or
+messages that have expired would give another one, without a word. When nothing is new the answer is
+the start as it was given: Spark compares texts.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from saturnmq.pipeline import options as _options
 from saturnmq.pipeline import resolve_offsets
 from saturnmq.pipeline.access import Access
 from saturnmq.pipeline.columns import from_spark_schema
-from saturnmq.pipeline.offsets import Offsets, from_json, plan_in, to_json
+from saturnmq.pipeline.offsets import Offsets, from_json, plan_in, start_in, to_json
 from saturnmq.pipeline.options import LATEST, SourceOptions
 from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import PIECE_ROWS, Range, ReadPlan, share
@@ -62,6 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounds: dict[MessageQueue, Bounds] = {}
         # Queues that are gone, or end too early: they were told, and are not waited for again.
         self._lacking: set[MessageQueue] = set()
+        self._initial: dict[str, Any] | None = None
         self._target: Offsets | None = None
         self._committed: Offsets = {}
         self._triggered_at = float("-inf")
@@ -80,7 +83,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         self._bounds = resolve_offsets.find(self._place, self._options)
-        return to_json(resolve_offsets.starting(self._place, self._options, self._bounds, LATEST))
+        found = resolve_offsets.starting(self._place, self._options, self._bounds, LATEST)
+        self._initial = to_json(found)
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """One of the limits in the options; `latestOffset` obeys all of them."""
@@ -115,7 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             waiting = self._limited(begin, waiting)
         self._triggered_at = time.monotonic()
         end = begin | {queue: begin.get(queue, 0) + rows for queue, rows in waiting.items()}
-        return to_json(end, self._plan.to_json())
+        return to_json(end, self._plan.to_json(), before if start == self._initial else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The queues' ends when they were last looked at: the lag is what is between."""
@@ -205,7 +210,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # -- batches ---------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begin, stop = from_json(start), from_json(end)
+        begin, stop = start_in(end), from_json(end)
+        if begin is None:
+            begin = from_json(start)
         ranges = [Range(*queue, begin.get(queue, 0), last) for queue, last in stop.items()]
         if not any(item.rows > 0 for item in ranges):
             return []

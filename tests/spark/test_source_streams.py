@@ -14,7 +14,7 @@ from pyspark_saturnmq import DefaultSource
 from saturnmq import Admin, Message, Producer
 from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.listener import BatchLag, LagListener
-from saturnmq.pipeline.offsets import from_json
+from saturnmq.pipeline.offsets import from_json, start_in
 from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.message_queue import MessageQueue
 
@@ -265,6 +265,34 @@ def test_a_batch_that_is_repeated_is_cut_as_the_first_time(cluster, topic):
     other = reader(cluster, topic, partitions=1, maxBytesPerPartition="1g")
     again = other.partitions(json.loads(json.dumps(start)), json.loads(json.dumps(end)))
     assert [part.value for part in again] == first
+
+
+def test_a_first_batch_that_is_repeated_begins_where_it_began(cluster, topic):
+    """Spark asks for the start again, and other options would give another one."""
+    produce(cluster, topic, 20, 10, 5)
+    made = reader(cluster, topic, maxOffsetsPerTrigger=14)
+    end = taken(made, made.initialOffset())
+    planned = [part.value for part in made.partitions({}, end)]
+    other = reader(cluster, topic, startingOffsets="latest")
+    again = other.partitions(other.initialOffset(), json.loads(json.dumps(end)))
+    assert [part.value for part in again] == planned
+    assert rows(other, again) == 14
+    following = taken(other, end)
+    assert start_in(following) is None
+    assert rows(other, other.partitions(end, following)) == 21
+
+
+def test_a_query_whose_first_batch_was_not_finished_reads_everything_once(
+    spark, cluster, topic, tmp_path
+):
+    produce(cluster, topic, 9, 4)
+    checkpoint, output = tmp_path / "checkpoint", tmp_path / "output"
+    stream(spark, cluster, topic, checkpoint, output)
+    for path in (*(checkpoint / "commits").iterdir(), *output.rglob("*")):
+        if path.is_file():  # as if the driver had died before the end of its first batch
+            path.unlink()
+    stream(spark, cluster, topic, checkpoint, output, startingOffsets="latest")
+    assert spark.read.parquet(str(output)).count() == 13
 
 
 def test_a_topic_that_comes_later_is_read_from_its_beginning(cluster):

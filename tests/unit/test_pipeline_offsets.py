@@ -14,6 +14,7 @@ from saturnmq.pipeline.offsets import (
     parse_assignment,
     parse_times,
     plan_in,
+    start_in,
     to_json,
 )
 from saturnmq.protocol.message_queue import MessageQueue
@@ -24,10 +25,14 @@ names = st.sampled_from(("orders", "a", "%RETRY%g", "Z-1", "_plan"))
 queues = st.builds(MessageQueue, names, names, st.integers(0, 20))
 
 
-@given(st.dictionaries(queues, st.integers(0, 1 << 60)), st.booleans())
-def test_what_is_written_is_read(offsets, planned):
-    text = json.dumps(to_json(offsets, {"parts": 1} if planned else None))
-    assert from_json(json.loads(text)) == offsets
+offsets_of = st.dictionaries(queues, st.integers(0, 1 << 60))
+
+
+@given(offsets_of, st.booleans(), st.none() | offsets_of)
+def test_what_is_written_is_read(offsets, planned, start):
+    plan = {"parts": 1} if planned else None
+    value = json.loads(json.dumps(to_json(offsets, plan, start)))
+    assert (from_json(value), plan_in(value), start_in(value)) == (offsets, plan, start)
 
 
 def test_equal_offsets_are_equal_text():
@@ -49,8 +54,9 @@ def test_a_topic_is_called_as_the_plan_of_an_older_checkpoint():
     assert (from_json(to_json(offsets)), plan_in(to_json(offsets))) == (offsets, None)
     older = {"orders": {"b": {"0": 5}}, "_plan": plan}
     assert (from_json(older), plan_in(older)) == ({MessageQueue("orders", "b", 0): 5}, plan)
-    with pytest.raises(InvalidParameter, match=r"\$plan"):
-        check_topic("$plan")
+    for name in ("$plan", "$start"):
+        with pytest.raises(InvalidParameter, match=rf"\{name}"):
+            check_topic(name)
 
 
 def test_marks_are_offsets_of_options_only():
