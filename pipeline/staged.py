@@ -107,9 +107,12 @@ class Staging:
             self._stage_again(share)
 
     def finish(self) -> int:
-        """Publish; how many of the rows were not there already."""
-        new = 0
-        for broker in sorted(self._shares):
+        """Publish; how many of the rows were not there already. SinkFailed: the partition was
+        published otherwise. Where it was, is looked at before it is published anywhere else."""
+        new, places = 0, self._pinned.published.get((self._epoch, self._partition), ())
+        if away := set(places) - self._shares.keys():
+            raise self._changed(f"at broker {min(away)!r}, which gets none of its rows now")
+        for broker in sorted(self._shares, key=lambda name: (name not in places, name)):
             share = self._shares[broker]
             deadline = time.monotonic() + RESTAGE_S
             while True:
@@ -124,13 +127,17 @@ class Staging:
             if not published.duplicate:
                 new += published.rows
             elif published.rows not in (UNKNOWN, share.stage.rows):
-                raise SinkFailed(
-                    "give another writeId, or the stream another checkpoint: partition "
-                    f"{self._partition} of epoch {self._epoch} was published with {published.rows} "
-                    f"rows, now it has {share.stage.rows}. So the query, its number of partitions "
-                    "or its input changed in between, and rows may be lost or doubled"
-                )
+                now = f"with {published.rows} rows, now it has {share.stage.rows}"
+                raise self._changed(now)
         return new
+
+    def _changed(self, what: str) -> SinkFailed:
+        return SinkFailed(
+            f"partition {self._partition} of epoch {self._epoch} was published {what}. So the "
+            "query, its number of partitions, its input, the queues of the topic or option "
+            "'brokers' changed since then: undo that until the epoch is finished. With another "
+            "writeId, or another checkpoint of the stream, rows of the epoch would be there twice"
+        )
 
     def close(self) -> None:
         """Drop what is not published, best effort."""
@@ -161,6 +168,8 @@ class Staging:
         """Any queue of the partition's broker."""
         broker = self._pinned.broker_of(self._epoch, self._partition)
         queues = [queue for queue in self.layout(topic) if queue.broker_name == broker]
+        if broker not in self._pinned.brokers:  # of a former list: all is published there
+            queues = [MessageQueue(topic, broker, 0)]
         if not queues:
             raise TopicNotExist(
                 f"topic {topic!r} takes no messages on broker {broker!r}: create it there, or give "

@@ -18,6 +18,7 @@ its requests.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 import uuid
 import zlib
@@ -42,6 +43,8 @@ from saturnmq.runtime.errors import (
     UnsupportedRequest,
     error_for,
 )
+
+log = logging.getLogger(__name__)
 
 PAUSE_S = 0.05
 PAUSE_MAX_S = 1.0
@@ -137,6 +140,9 @@ class StagingClient:
         for name in wanted:
             if name not in states:
                 states[name] = self._state(sink, name)
+        for name in sorted({name for told in known for name in told} - states.keys()):
+            if (former := self._former(sink, name)) is not None:
+                states[name] = former
         for name, state in sorted(states.items()):
             told = state.brokers
             if told != wanted and (told or name in wanted):
@@ -267,6 +273,24 @@ class StagingClient:
         if pin:
             ext |= {"brokers": ";".join(pin), "replace": "true" if replace else "false"}
         return SinkState.read(document(broker, self.ask(broker, RequestCode.SINK_STATE, ext)))
+
+    def _former(self, sink: str, broker: str) -> SinkState | None:
+        """The state at a broker of a list that is replaced, which may have published partitions of
+        an unfinished epoch; None if it does not answer now: it may be gone for good."""
+        try:
+            response = self.ask_at(broker, RequestCode.SINK_STATE, {"sink": sink}, self.timeout_s)
+            if response.code != ResponseCode.SUCCESS:
+                raise _refusal(broker, response)
+            return SinkState.read(document(broker, response))
+        except SaturnError as error:
+            log.warning(
+                "broker %s, which sink %s wrote to before, does not answer: rows that it published "
+                "of an unfinished epoch are written again: %s",
+                broker,
+                sink,
+                error,
+            )
+            return None
 
     def abort_at(self, broker: str, ext: dict[str, str]) -> None:
         """Drop stages at `broker`, if that is possible now."""

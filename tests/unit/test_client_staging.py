@@ -214,6 +214,19 @@ def test_what_a_pinned_broker_has_published_counts_though_the_topic_is_gone_ther
     assert wire.client.open("s", "T") == Pinned("s", ("a", "c"), 3, {(4, 0): ("c",)})
 
 
+def test_a_broker_of_the_former_list_is_asked_though_it_takes_no_messages_now(
+    wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    wire.topics["T"] = {"b": (1, PERM_WRITE)}
+    wire.states["a"] = {"brokers": ["a", "b", "c"], "epochs": {"0": {"0": {}}}}
+    wire.states["b"] = {"brokers": ["a", "b", "c"], "epochs": {"0": {"1": {}}}}
+    wire.does["c"].append(ConnectionLost("gone for good"))
+    found = wire.client.open("s", "T", brokers=["b"])
+    assert found == Pinned("s", ("b",), -1, {(0, 0): ("a",), (0, 1): ("b",)})
+    assert "broker c, which sink s wrote to before, does not answer" in caplog.text
+    assert wire.slept == []
+
+
 def test_of_several_lists_that_of_the_first_broker_counts(wire: Wire) -> None:
     wire.states = {"a": {}, "b": {"brokers": ["b"]}, "c": {"brokers": ["c"]}}
     assert wire.client.open("s", "T").brokers == ("b",)
