@@ -205,7 +205,9 @@ OPTIONS: dict[str, Option] = {
         values="milliseconds since 1970",
     ),
     "endingTimestamp": Option(
-        _time, "Of a batch: the same for its end.", values="milliseconds since 1970"
+        _time,
+        "Of a batch: each queue up to its first message stored then or later, or to its end.",
+        values="milliseconds since 1970",
     ),
     "startingOffsetsByTimestamp": Option(_times, "The start in time, by queue.", values=_JSON),
     "endingOffsetsByTimestamp": Option(

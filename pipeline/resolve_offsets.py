@@ -80,7 +80,7 @@ def starting(
 ) -> Offsets:
     """The offset at which the read begins in each queue."""
     position = options.starting or Position(word=default, option="startingOffsets")
-    found = _resolve(access, options, position, bounds)
+    found = _resolve(access, options, position, bounds, or_end=options.latest_if_no_match)
     for queue, (low, _) in bounds.items():
         if found[queue] < low:
             lost(options.fail_on_data_loss, _range(queue), found[queue], low, "they are deleted")
@@ -91,9 +91,10 @@ def starting(
 def ending(
     access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds]
 ) -> Offsets:
-    """The end of the read in each queue: the first offset that is not read."""
+    """The end of the read in each queue: the first offset that is not read. Where nothing is as
+    late as the time that is given, the queue's end, as with Spark's connector for Kafka."""
     position = options.ending or Position(word=LATEST, option="endingOffsets")
-    return _resolve(access, options, position, bounds)
+    return _resolve(access, options, position, bounds, or_end=True)
 
 
 def _resolve(
@@ -101,18 +102,21 @@ def _resolve(
     options: SourceOptions,
     position: Position,
     bounds: Mapping[MessageQueue, Bounds],
+    *,
+    or_end: bool,
 ) -> Offsets:
+    """`or_end`: a queue without a message that is as late as a given time counts to its end."""
     if position.offsets is not None:
         return _given(position, position.offsets, bounds)
     if position.timestamps is not None:
         _same_queues(position.option, position.timestamps, bounds)
         return {
-            queue: _at_time(access, options, position.option, queue, bounds[queue].high, time)
+            queue: _at_time(access, position.option, queue, bounds[queue].high, time, or_end)
             for queue, time in position.timestamps.items()
         }
     if position.timestamp is not None:
         return {
-            queue: _at_time(access, options, position.option, queue, high, position.timestamp)
+            queue: _at_time(access, position.option, queue, high, position.timestamp, or_end)
             for queue, (_, high) in bounds.items()
         }
     if position.word == GROUP:
@@ -158,17 +162,12 @@ def _same_queues(
 
 
 def _at_time(
-    access: Access,
-    options: SourceOptions,
-    option: str,
-    queue: MessageQueue,
-    high: int,
-    time_ms: int,
+    access: Access, option: str, queue: MessageQueue, high: int, time_ms: int, or_end: bool
 ) -> int:
     offset = access.offset_at_time(queue, time_ms)
     if offset < high:
         return offset
-    if options.latest_if_no_match:
+    if or_end:
         return high
     raise ConfigError(
         f"{option}: no message of {_name(queue)} was stored at {time_ms} or later; give an earlier "

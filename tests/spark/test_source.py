@@ -189,7 +189,8 @@ def test_offsets_times_and_groups_say_where_to_begin_and_end(cluster):
     middle = times[len(times) // 2]
     latest = {"startingOffsetsByTimestampStrategy": "latest"}
     later = rows(options(cluster, startingTimestamp=middle, **latest))
-    earlier = rows(options(cluster, endingTimestamp=middle, **latest))
+    earlier = rows(options(cluster, endingTimestamp=middle))
+    assert numbers(rows(options(cluster, endingTimestamp=1 << 42))) == list(range(ROWS))
     assert numbers(later + earlier) == list(range(ROWS))
     assert {row["storeTimestamp"].timestamp() * 1000 >= middle for row in later} == {True}
     by_queue = dumps(dict.fromkeys(PLACES, middle))

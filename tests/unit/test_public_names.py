@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from saturnmq.client.server_requests import (
     ConsumerRequests,
     ProducerRequests,
 )
+from saturnmq.runtime import errors
 
 ROOT = Path(__file__).parents[2]
 USES = ROOT / "tests/data/uses.py"
@@ -147,6 +149,7 @@ def test_the_public_names_of_both_modules_are_these():
     assert set(saturnmq.__all__) == {*NAMES.split(), "__version__", "aio", "errors"}
     assert set(aio.__all__) == set(NAMES.split())
     assert {*NAMES.split(), "aio", "errors"} <= set(dir(saturnmq))
+    assert import_module("saturnmq.errors") is saturnmq.errors is errors
 
 
 @pytest.mark.parametrize("name", sorted(MEMBERS))
