@@ -84,8 +84,8 @@ def resend(
         bool,
         typer.Option(
             "--to-topic",
-            help="To the original topic, where every group consumes them; an ordered group needs "
-            "that.",
+            help="To the original topic, where every group consumes them; an ordered group, and "
+            "one that only pops, needs that.",
         ),
     ] = False,
     dry_run: DryRun = False,

@@ -2,8 +2,9 @@
 again.
 
 A copy goes to `%RETRY%<group>` on the broker that has the letter, so that this group alone consumes
-it, as a first delivery of its original topic. An ordered group consumes no retries: for it, or for
-all groups, the copy goes to the original topic. The letter itself stays until it expires.
+it, as a first delivery of its original topic. An ordered group consumes no retries, and one that
+only pops not these: for them, or for all groups, the copy goes to the original topic. The letter
+itself stays until it expires.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ class MessageOperations(Operations):
         """Let a group consume again what it has given up, or of that the messages with these ids.
         Returns the number of copies; the letters stay until they expire, and a message that was
         given up more than once is sent once. With `to_topic` every group of the original topic gets
-        the copies; an ordered group needs that. A letter that is refused keeps no other from the
-        group: the error at the end says how many were sent."""
+        the copies; an ordered group, and one that only pops, needs that. A letter that is refused
+        keeps no other from the group: the error at the end says how many were sent."""
         group = self._wire(group)
         letters = letters_of(self._finder, group, ids)
         return await resend_all(self.core, group, letters, to_topic=to_topic, timeout=self.timeout)
