@@ -127,8 +127,7 @@ class Staging:
             if not published.duplicate:
                 new += published.rows
             elif published.rows not in (UNKNOWN, share.stage.rows):
-                now = f"with {published.rows} rows, now it has {share.stage.rows}"
-                raise self._changed(now)
+                raise self._changed(f"with {published.rows} rows, now it has {share.stage.rows}")
         return new
 
     def _changed(self, what: str) -> SinkFailed:
@@ -167,9 +166,9 @@ class Staging:
     def _next_queue(self, topic: str) -> MessageQueue:
         """Any queue of the partition's broker."""
         broker = self._pinned.broker_of(self._epoch, self._partition)
-        queues = [queue for queue in self.layout(topic) if queue.broker_name == broker]
         if broker not in self._pinned.brokers:  # of a former list: all is published there
-            queues = [MessageQueue(topic, broker, 0)]
+            return MessageQueue(topic, broker, 0)
+        queues = [queue for queue in self.layout(topic) if queue.broker_name == broker]
         if not queues:
             raise TopicNotExist(
                 f"topic {topic!r} takes no messages on broker {broker!r}: create it there, or give "

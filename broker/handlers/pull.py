@@ -168,21 +168,20 @@ class PullService:
         then; a slave sends the member there), or the place up to which the queue's messages were
         lost."""
         header, moved, offsets = pull.header, None, self._c.offsets
-        why, place = "OFFSET_RESET", (pull.header.group, pull.topic, pull.queue_id)
+        place = header.group, pull.topic, pull.queue_id
+        code, why = ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET"
         if not self._role.is_slave:
             moved = offsets.move_for(*place, pull.offset, header.moves)
         elif offsets.has_missed(*place, header.moves):
-            low, high = self._facts.bounds(pull.topic, pull.queue_id)
-            again, said = ResponseCode.PULL_RETRY_IMMEDIATELY, "the master tells another offset"
-            self._reply(pull, again, said, pull.offset, low, high, slow=False)
-            return True
+            code, why = ResponseCode.PULL_RETRY_IMMEDIATELY, "the master tells another offset"
+            moved = pull.offset
         if moved is None:
             why = "OFFSET_LOST"
             moved = lost_from(self._c, header, pull.topic, pull.queue_id, pull.offset)
         if moved is None:
             return False
         low, high = self._facts.bounds(pull.topic, pull.queue_id)
-        self._reply(pull, ResponseCode.PULL_OFFSET_MOVED, why, moved, low, high, slow=False)
+        self._reply(pull, code, why, moved, low, high, slow=False)
         return True
 
     def _checked(

@@ -12,8 +12,8 @@ and ignores commits until then: a member may not be known yet where an order arr
 be lost, and a member that was told may go on to commit its old place (Java's of 4.9 does so for
 10 s). One that was not told may read from there by chance: it has pulled all of the queue, and the
 group is to go on at its end. It must give up the messages that it holds. Offsets in a topic go when
-it is deleted, and those of a group if its deletion says so. No table that still
-has them, a slave's or the file, brings them back.
+it is deleted, and those of a group if its deletion says so. No table that still has them, a slave's
+or the file, brings them back.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ class GroupOffset(NamedTuple):
     topic: str
     group: str
     queue_id: int
+
+
+def _is_behind(heard: int | None, known: Mark) -> bool:
+    """Whether a member that knows so many moves has missed a reset. One that does not say: no."""
+    return heard is not None and heard < known.generation
 
 
 def _pair_bytes(pair: tuple[str, str]) -> int:
@@ -166,7 +171,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         known = self.progress.marks.get(place)
         if known is None:
             return None
-        is_behind = heard is not None and heard < known.generation
+        is_behind = _is_behind(heard, known)
         if not (known.generation & 1 or is_behind):
             return None  # nearly every pull
         if known.offset != offset or is_behind or (heard is None and place not in self._told):
@@ -179,7 +184,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         """Whether a member that knows so many moves has missed a reset, as this copy of the table
         shows, which may be old."""
         known = self.progress.marks.get(GroupOffset(topic, group, queue_id))
-        return known is not None and heard is not None and heard < known.generation
+        return known is not None and _is_behind(heard, known)
 
     def moves(self, group: str, topic: str, queue_id: int) -> int:
         """The generation that a member knows which follows all resets."""

@@ -29,7 +29,6 @@ from saturnmq.client.consumer.poll_round import PollRound
 from saturnmq.client.consumer.polled_offsets import PolledOffsets
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
-from saturnmq.client.consumer.starting import lag_of, offset_of, start_offset, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
@@ -126,7 +125,7 @@ class PullConsumer:
             core, runtime, nameservers, client_id, tls, credentials, on_error
         )
         self.runtime = self.core.runtime
-        self.consume_from = start_place(consume_from, from_beginning=from_beginning)
+        self.consume_from = starting.start_place(consume_from, from_beginning=from_beginning)
         self.auto_commit = auto_commit
         self._subscribed = Subscriptions(self.core, group, self._namespace, rebalance_interval_s)
         self.subscriptions = self._subscribed.by_topic
@@ -300,7 +299,7 @@ class PullConsumer:
             try:
                 await self.core.route(held.queue.topic)  # of a queue assigned after start()
                 if state.next_offset < 0:
-                    offset = await start_offset(
+                    offset = await starting.start_offset(
                         self.core, self.offsets, held.queue, self.consume_from, self.baseline
                     )
                     state.reset(offset)
@@ -361,7 +360,7 @@ class PullConsumer:
         a time in ms or later; returns the offset."""
         inner = self._require(queue).queue
         await self.core.route(inner.topic)
-        offset = await offset_of(self.core, inner, place)
+        offset = await starting.offset_of(self.core, inner, place)
         self.seek(inner, offset)
         return offset
 
@@ -396,7 +395,7 @@ class PullConsumer:
         """Messages between what was polled and the end of the queue (or of all my queues)."""
         queues = list(self._held) if queue is None else [self._namespace.wrap_queue(queue)]
         self.round.settle()
-        return await lag_of(self.core, self.offsets, queues, self._polled)
+        return await starting.lag_of(self.core, self.offsets, queues, self._polled)
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are read now."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from saturnmq.client.core import ClientCore
 from saturnmq.client.kernels import handles_of, pack
+from saturnmq.client.producer import at_exit
 from saturnmq.client.producer.accumulator import Accumulator, Gate, ThreadLock
 from saturnmq.client.producer.batch import (
     BATCH_COUNT_MAX,
@@ -477,10 +478,9 @@ class ProducerEngine:
             if timeout
             else "the producer was closed"
         )
-        lost = sum(batch.count for batch in self.accumulator.active)
+        lost = at_exit.loss(self.group, self.accumulator.active, why)
         self.accumulator.close(ClientClosed(why))
-        if lost and timeout:
-            self.core.report_error(
-                ClientClosed(f"{lost} messages of producer {self.group} may be lost: {why}")
-            )
+        if lost is not None and timeout:
+            told = f"{lost.messages} messages of producer {lost.group} may be lost: {lost.reason}"
+            self.core.report_error(ClientClosed(told))
         await self.core.unregister_producer(self.group)

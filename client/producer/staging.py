@@ -236,13 +236,7 @@ class StagingClient:
     def patiently(self, broker: str, attempt: Callable[[], Command]) -> Command:
         """The answer to `attempt`, which is repeated while its failures may pass."""
 
-        def answered() -> Command:
-            response = attempt()
-            if response.code != ResponseCode.SUCCESS:
-                raise _refusal(broker, response)
-            return response
-
-        return self._patiently(broker, answered)
+        return self._patiently(broker, lambda: _accepted(broker, attempt()))
 
     def _patiently(self, broker: str, attempt: Callable[[], T]) -> T:
         deadline = time.monotonic() + self.retry_s
@@ -279,9 +273,7 @@ class StagingClient:
         an unfinished epoch; None if it does not answer now: it may be gone for good."""
         try:
             response = self.ask_at(broker, RequestCode.SINK_STATE, {"sink": sink}, self.timeout_s)
-            if response.code != ResponseCode.SUCCESS:
-                raise _refusal(broker, response)
-            return SinkState.read(document(broker, response))
+            return SinkState.read(document(broker, _accepted(broker, response)))
         except SaturnError as error:
             log.warning(
                 "broker %s, which sink %s wrote to before, does not answer: rows that it published "
@@ -437,6 +429,13 @@ class Stage:
         if self._channel is not None:
             self._channel.close()
             self._channel = None
+
+
+def _accepted(broker: str, response: Command) -> Command:
+    """The response, if the request was carried out; else its error is raised."""
+    if response.code != ResponseCode.SUCCESS:
+        raise _refusal(broker, response)
+    return response
 
 
 def _refusal(broker: str, response: Command) -> SaturnError:

@@ -416,19 +416,29 @@ def test_a_master_that_returns_learns_what_was_consumed_at_its_slave(tmp_path: P
     run(body)
 
 
+PLACE = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
+
+
+async def consumed(
+    runtime: NativeRuntime, path: Path, messages: int, committed: int
+) -> tuple[Broker, Endpoint]:
+    """A master with messages of which group G has committed some, and a connection to it."""
+    master = await started(runtime, config(path))
+    client = await connected(runtime, master)
+    for _ in range(messages):
+        await send(client, b"x", e=0)
+    await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**PLACE, "commitOffset": committed})
+    return master, client
+
+
 def test_a_slave_sends_a_member_that_missed_a_reset_to_its_master(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        master = await started(runtime, config(tmp_path / "a"))
-        client = await connected(runtime, master)
-        for _ in range(4):
-            await send(client, b"x", e=0)
-        place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
-        await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 1})
+        master, client = await consumed(runtime, tmp_path / "a", 4, 1)
         slave = await started(runtime, slave_config(tmp_path / "b", master))
         offsets = slave.context.offsets
         await until(lambda: offsets.query("G", "orders", 0) == 1)
         reader = await connected(runtime, slave)
-        pull = {**place, "queueOffset": 2, "maxMsgNums": 1, "sysFlag": 4, "commitOffset": 0}
+        pull = {**PLACE, "queueOffset": 2, "maxMsgNums": 1, "sysFlag": 4, "commitOffset": 0}
         pull |= {"suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 1}
         pull |= {"expressionType": "TAG", "saturnTerm": str(master.context.role.log_epoch)}
         pull["saturnMoves"] = 0
@@ -453,12 +463,7 @@ def test_a_slave_sends_a_member_that_missed_a_reset_to_its_master(tmp_path: Path
 
 def test_a_master_that_starts_takes_no_marks_of_a_log_of_another_term(tmp_path: Path) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        master = await started(runtime, config(tmp_path / "a"))
-        client = await connected(runtime, master)
-        place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
-        for _ in range(8):
-            await send(client, b"x", e=0)
-        await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 3})
+        master, client = await consumed(runtime, tmp_path / "a", 8, 3)
         state = fastjson.loads(bytes((await ask(client, RequestCode.REPLICA_STATE)).body))
         # It was master in a term of its own, whose messages this group does not have.
         away = await FakeMaster().start(runtime)
@@ -489,12 +494,7 @@ def test_a_master_that_starts_tells_no_offset_before_it_knows_those_of_its_slave
     tmp_path: Path,
 ) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        master = await started(runtime, config(tmp_path / "a"))
-        client = await connected(runtime, master)
-        place = {"consumerGroup": "G", "topic": "orders", "queueId": 0}
-        for _ in range(8):
-            await send(client, b"x", e=0)
-        await ask(client, RequestCode.UPDATE_CONSUMER_OFFSET, {**place, "commitOffset": 3})
+        master, client = await consumed(runtime, tmp_path / "a", 8, 3)
         slave = await started(runtime, slave_config(tmp_path / "b", master))
         await until(lambda: slave.context.offsets.query("G", "orders", 0) == 3)
         state = fastjson.loads(
@@ -517,7 +517,7 @@ def test_a_master_that_starts_tells_no_offset_before_it_knows_those_of_its_slave
         client = await connected(runtime, again)
         stats = {"consumerGroup": "G", "topic": "orders"}
         for code, ext in (
-            (RequestCode.QUERY_CONSUMER_OFFSET, place),
+            (RequestCode.QUERY_CONSUMER_OFFSET, PLACE),
             (RequestCode.GET_CONSUME_STATS, stats),
         ):
             reply = await ask(client, code, ext)
@@ -528,7 +528,7 @@ def test_a_master_that_starts_tells_no_offset_before_it_knows_those_of_its_slave
         away.go_on()
         await starting
         assert again.context.role.state is State.MASTER
-        reply = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, place)
+        reply = await ask(client, RequestCode.QUERY_CONSUMER_OFFSET, PLACE)
         assert reply.ext["offset"] == "5"
         reply = await ask(client, RequestCode.GET_CONSUME_STATS, stats)
         assert b'"consumerOffset":5' in bytes(reply.body)
