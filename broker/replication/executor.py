@@ -349,6 +349,9 @@ class Executor:
     def _ask(self, ask: e.Ask) -> None:
         if (before := self._asks.pop(ask.what, None)) is not None:
             before.cancel()
+        if not ask.addresses and not (ask.nameservers and self._c.config.nameservers):
+            self.tell(e.Polled(ask.what, ()))  # there is nobody to ask
+            return
         self._asks[ask.what] = self._runtime.spawn(self._poll(ask), name=f"ask-{ask.what}")
 
     async def _poll(self, ask: e.Ask) -> None:

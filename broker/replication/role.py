@@ -143,12 +143,11 @@ class Role(Saveable):
 
     def refuses(self, now: float) -> str:
         """Why this node takes no writes now; empty if it does."""
-        state = self.state
-        if state is State.MASTER:
-            if now - self.alive_at <= PAUSE_S:
-                return ""
-            self.on_pause()
-            state = State.UNSURE
+        if self.state is State.MASTER and now - self.alive_at > PAUSE_S:
+            self.on_pause()  # leads on, if there is nobody who could have taken over
+        if self.state is State.MASTER and now - self.alive_at <= PAUSE_S:
+            return ""
+        state = State.UNSURE if self.state is State.MASTER else self.state
         text = f"{self._config.broker_name} (id {self.broker_id}) {state.value}"
         if state is State.FENCED:
             text += f" (`saturnmq admin promote {self._config.broker_name} NODE` gives it one)"

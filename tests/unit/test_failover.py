@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_rig import ask, connected, pull, run, send, until
+from broker_rig import ask, config, connected, pull, run, send, started, until
 from failover_rig import Group
 from hypothesis import given
 from hypothesis import strategies as st
@@ -448,6 +448,18 @@ def test_after_a_pause_a_master_asks_before_it_writes(tmp_path: Path) -> None:
             await until(lambda: old.replica_state()["refuses"] == "")
             assert await group.send_all(old, b"still the master") == [0]
             assert await asyncio.wait_for(group.bodies(old), 5)
+
+    run(body)
+
+
+def test_after_a_pause_a_master_with_nobody_to_ask_takes_the_first_send(tmp_path: Path) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        broker = await started(runtime, config(tmp_path))
+        client = await connected(runtime, broker)
+        broker.context.role.alive_at = -1e9  # as if the process had been stopped
+        sent = await send(client, b"nobody could have taken over")
+        assert sent.code == 0, sent.remark
+        await broker.close()
 
     run(body)
 
