@@ -150,7 +150,8 @@ class BrokerConfig:
     trace_topic: str = setting("msgTraceTopicName", TRACE_TOPIC)
     """The name of that topic."""
     max_message_bytes: int = setting("maxMessageSize", 4 << 20, 1, MAX_FRAME - REST_BYTES)
-    """A message or a batch with a larger body is refused. The most fits into a Remoting frame."""
+    """A message with a larger body is refused, and so is a batch with a larger one that has more
+    than 4 MiB. The most fits into a Remoting frame."""
     look_micros: int = setting("lookMicros", 100, 0, 10_000, rocketmq=OURS)
     """After a request the broker looks for the next one for so many microseconds before it sleeps,
     unless others want the processor, or looking was in vain lately. Where idle processors halt, a

@@ -16,7 +16,7 @@ from cpython.dict cimport PyDict_GetItem, PyDict_Next
 from cpython.object cimport PyObject
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uint8_t
-from libc.string cimport memchr, memcpy
+from libc.string cimport memcpy
 from saturnmq.protocol.frame_kernel.sending cimport Message, put_entry
 
 from copy import copy
@@ -350,14 +350,12 @@ cdef bytes plain_properties(dict properties):
             return None
         if <object>key in NOT_ORDINARY:
             return None
-        text = PyUnicode_AsUTF8AndSize(<object>key, &key_size)
-        if holds_mark(text, key_size):
+        try:
+            if not (is_plain(key, &key_size) and is_plain(value, &value_size)):
+                return None
+        except UnicodeEncodeError:
             return None
-        text = PyUnicode_AsUTF8AndSize(<object>value, &value_size)
-        if holds_mark(text, value_size):
-            return None
-        if key_size and value_size:
-            total += key_size + value_size + 2
+        total += key_size + value_size + 2
     if total > EXTRA_MAX:
         return None
     extra = PyBytes_FromStringAndSize(NULL, total)
@@ -365,8 +363,6 @@ cdef bytes plain_properties(dict properties):
     pos = 0
     while PyDict_Next(properties, &pos, &key, &value):
         text = PyUnicode_AsUTF8AndSize(<object>key, &key_size)
-        if key_size == 0 or not <str>value:
-            continue
         memcpy(out, text, key_size)
         out[key_size] = 1
         out += key_size + 1
@@ -377,6 +373,12 @@ cdef bytes plain_properties(dict properties):
     return extra
 
 
-cdef inline bint holds_mark(const char *text, Py_ssize_t size) noexcept:
-    """Whether a name or a value holds the byte that ends names or values."""
-    return memchr(text, 1, size) is not NULL or memchr(text, 2, size) is not NULL
+cdef inline bint is_plain(PyObject *name, Py_ssize_t *size) except -1:
+    """Whether a name or a value needs no further look: it is not empty, and holds neither a byte
+    that ends names or values nor a zero. UnicodeEncodeError: it has no UTF-8."""
+    cdef const char *text = PyUnicode_AsUTF8AndSize(<object>name, size)
+    cdef Py_ssize_t index
+    for index in range(size[0]):
+        if <uint8_t>text[index] <= 2:
+            return False
+    return size[0] > 0

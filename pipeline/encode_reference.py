@@ -5,8 +5,8 @@ An entry is that of protocol/batch.py, with the properties
 
     UNIQ_KEY=<prefix><row number, 8 hex digits>  WAIT=true  KEYS  TAGS  __SHARDINGKEY  <the map's>
 
-as client producers write them: a pair without a name or a value is left out, a byte 1 or 2 in one
-is refused. Of the map, names that have a column and names of the system (`properties.RESERVED`) are
+A pair without a name or a value is left out, as readers pass over it; a byte 1 or 2 in one is
+refused. Of the map, names that have a column and names of the system (`properties.RESERVED`) are
 left out: rows that were read from a topic carry those, and they tell of another message.
 """
 

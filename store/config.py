@@ -21,6 +21,9 @@ class DiskLevels(NamedTuple):
     warning: int  # sends are refused
 
 
+BATCH_BYTES_LEAST = 4 << 20  # RocketMQ's default of maxMessageSize, by which it bounds batches
+
+
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
     """Everything that a store is told at its start; nothing changes it afterwards."""
@@ -40,7 +43,8 @@ class StoreConfig:
     index_items: int = setting("maxIndexNum", 20_000_000)
     """The entries of an index file."""
     max_message_bytes: int = setting("maxMessageSize", 4_194_304)
-    """A message with a larger body is refused, and so is a larger batch."""
+    """A message with a larger body is refused, and so is a batch with a larger one that has more
+    than 4 MiB."""
     crc_property: bool = setting("enabledAppendPropCRC", True, rocketmq="false")
     """Each message carries a checksum over header, topic, body and properties; without it only the
     body has one, and damage elsewhere is not found."""
@@ -124,6 +128,12 @@ class StoreConfig:
                 f"deleteWhen is {self.delete_when!r}; it must be hours of the day, 00 to 23, "
                 "separated by semicolons"
             )
+
+    @property
+    def max_batch_bytes(self) -> int:
+        """The bytes of a batch as it comes. Its messages have the limit of messages; how many of
+        them a producer puts together it decides without knowing that."""
+        return max(self.max_message_bytes, BATCH_BYTES_LEAST)
 
     @property
     def delays_ms(self) -> tuple[int, ...]:

@@ -274,7 +274,7 @@ class SendService:
         is as safe as the ack mode demands."""
         self._check_ready()
         c = self._c
-        limit = c.config.max_message_bytes
+        limit = c.store.config.max_batch_bytes
         if len(request.body) > limit:
             raise MessageIllegal(
                 f"the batches of a request are {len(request.body)} bytes long, the limit is "

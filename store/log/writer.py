@@ -350,10 +350,10 @@ class Writer:
     def _measure(
         self, topic: bytes, body: bytes | bytearray | memoryview, sys_flag: int, hosts_v6: int
     ) -> tuple[int, int]:
-        limit = self._config.max_message_bytes
-        if len(body) > limit:
+        most, limit = self._config.max_batch_bytes, self._config.max_message_bytes
+        if len(body) > most:
             raise MessageIllegal(
-                f"{SIZE_EXCEEDED}the batch is {len(body)} bytes long, the limit is {limit}: send "
+                f"{SIZE_EXCEEDED}the batch is {len(body)} bytes long, the limit is {most}: send "
                 "smaller batches"
             )
         if sys_flag & TRANSACTION_MASK:

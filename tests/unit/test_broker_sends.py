@@ -319,9 +319,11 @@ def test_a_request_of_batches_that_is_none_or_too_long_is_refused_whole() -> Non
         for data in (b"", b"x", encode_parts([part(b"x")])[:-1], encode_parts([part(b"x")] * 129)):
             reply = await client.ask(390040, {}, data)
             assert reply.code == 1, reply.remark
-        reply, _ = await batches(client, part(b"x" * 5000), part(b"x" * 5000))
-        assert (reply.code, "the limit is 10000" in str(reply.remark)) == (13, True)
+        reply, _ = await batches(client, part(b"x" * 2_100_000), part(b"x" * 2_100_000))
+        assert (reply.code, "the limit is 4194304" in str(reply.remark)) == (13, True)
         assert broker.store.watermarks.appended == end
+        reply, answers = await batches(client, part(b"x" * 9999), part(b"x" * 10_001))
+        assert (reply.code, [answer.code for answer in answers]) == (0, [0, 13])
         await broker.close()
 
     run(body)

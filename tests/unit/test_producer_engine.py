@@ -91,16 +91,38 @@ def test_a_body_of_the_greatest_size_is_taken_and_a_longer_one_is_not(
         ({"a\x02": "b"}, "holds a byte 1 or 2"),
         ({"a": "b\x01"}, "holds a byte 1 or 2"),
         ({"a": "\x02b"}, "holds a byte 1 or 2"),
+        ({"a": ""}, "property 'a' is '': names and values have at least one character"),
+        ({"": "b"}, "property '' is 'b'"),
+        ({"a": 1}, "property 'a' has a int, 1: give text"),
+        ({1: "a"}, "property 1 has a int, 1: give text"),
+        ({"a": None}, "property 'a' has a NoneType, None: give text"),
+        ({"a": "b\ud800"}, "property 'a': .* has no UTF-8"),
+        ({"UNIQ_KEY": "\ud800"}, "has no UTF-8"),
+        ({"a": "b\0"}, "ends with a zero byte: leave it out"),
         ({"a": "x" * (EXTRA_BYTES_MAX - 2)}, f"of {EXTRA_BYTES_MAX + 1} B exceed the limit"),
     ],
-    ids=["name 1", "name 2", "value 1", "value 2", "too long"],
+    ids=[
+        *("name 1", "name 2", "value 1", "value 2", "no value", "no name", "a number"),
+        *("a number as name", "None", "a surrogate", "a surrogate in the id"),
+        *("a zero at the end", "too long"),
+    ],
 )
-def test_properties_that_cannot_be_told_apart_or_are_too_long_are_refused(
-    cluster: Make, properties: dict[str, str], why: str
+def test_properties_that_no_reader_would_see_as_they_are_or_that_are_too_long_are_refused(
+    cluster: Make, properties: dict[Any, Any], why: str
 ) -> None:
     world = cluster({"a": 1})
-    with pytest.raises(MessageIllegal, match=why):
-        world.engine.enqueue(Message("T", b"x", properties=properties), None)
+    message = Message("T", b"x", properties=properties)
+    assert world.engine.enqueue(Message("T", b"x"), None) is not None  # there is an open batch
+    for take in (
+        lambda: world.engine.enqueue(message, None),
+        lambda: world.engine.enqueue_batch([message], None),
+        lambda: world.engine.enqueue_all([message], None),
+        lambda: world.engine.oneway(message, None),
+    ):
+        with pytest.raises(MessageIllegal, match=why):
+            take()
+    zeros = {"a": "b\0c", "b": "x" * CRC_PROPERTY_BYTES}
+    assert world.engine.enqueue(Message("T", b"x", properties=zeros), None)
     longest = {"a": "x" * (EXTRA_BYTES_MAX - 3)}
     assert world.engine.enqueue(Message("T", b"x", properties=longest), None)
     extra, _ = encode_given(longest)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from saturnmq.protocol.batch import encode_batch_item
+from saturnmq.protocol.batch import ENTRY_BYTES_MIN, encode_batch_item
 from saturnmq.protocol.frame import decode_frame
 from saturnmq.runtime.errors import (
     DirectoryLocked,
@@ -17,6 +17,7 @@ from saturnmq.runtime.errors import (
     ServiceNotAvailable,
     StoreDamaged,
 )
+from saturnmq.store.config import BATCH_BYTES_LEAST
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.derived.consumequeue import (
     ENTRY,
@@ -77,18 +78,29 @@ def test_properties_that_look_torn_need_the_checksum_behind_them(crc_property: b
     assert store.put(PendingMessage("T", 0, b"", b"a\x01b\x02")).queue_offset == crc_property
 
 
-def test_a_batch_that_is_as_long_as_its_limit_is_accepted() -> None:
+@pytest.mark.parametrize("limit", [1000, BATCH_BYTES_LEAST + 5000])
+def test_a_batch_may_have_4_mib_or_as_much_as_a_message_may(limit: int) -> None:
+    most = max(limit, BATCH_BYTES_LEAST)
     batch = bytearray()
-    for _ in range(10):
-        encode_batch_item(batch, bytes(200), b"", 0, True)
-    for limit in (len(batch), len(batch) - 1):
-        store = open_store(new_disk(), config=replace(CONFIG, max_message_bytes=limit))
-        if limit == len(batch):
-            assert store.put_batch("T", 0, bytes(batch)).count == 10
-        else:
-            with pytest.raises(MessageIllegal, match=f"the limit is {limit}: send smaller"):
-                store.put_batch("T", 0, bytes(batch))
-            assert store.watermarks.appended == 0
+    while most - len(batch) >= 2 * (500 + ENTRY_BYTES_MIN):
+        encode_batch_item(batch, bytes(500), b"", 0, True)
+    encode_batch_item(batch, bytes(most - len(batch) - ENTRY_BYTES_MIN), b"", 0, True)
+    assert len(batch) == most
+    larger = replace(CONFIG, max_message_bytes=limit, commitlog_segment_bytes=16 << 20)
+    store = open_store(new_disk(), config=larger)
+    assert store.put_batch("T", 0, bytes(batch)).queue_offset == 0
+    end = store.watermarks.appended
+    batch[:] = b""
+    while len(batch) <= most:
+        encode_batch_item(batch, bytes(1000), b"", 0, True)
+    with pytest.raises(MessageIllegal, match=f"the limit is {most}: send smaller"):
+        store.put_batch("T", 0, bytes(batch))
+    batch[:] = b""
+    encode_batch_item(batch, b"x" * limit, b"", 0, True)
+    encode_batch_item(batch, b"x" * (limit + 1), b"", 0, True)
+    with pytest.raises(MessageIllegal, match=rf"limit (is|of) {min(limit, most)}"):
+        store.put_batch("T", 0, bytes(batch))
+    assert store.watermarks.appended == end
 
 
 @pytest.mark.parametrize("store_host", [bytes(range(8)), bytes(range(20))])
