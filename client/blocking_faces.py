@@ -232,10 +232,11 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     def close(self) -> None:
         """Lets running listeners end, commits, gives queues and locks back, leaves the group.
 
-        A listener that does not return within ten seconds is reported (`on_error`), and its
-        messages come again. The lock of its ordered queue is not given back: the next owner gets
-        the queue when the lock expires at the broker, 60 s later, even if the listener has not
-        returned. A caller that is cancelled leaves all this to go on; close() again waits for it.
+        A listener that does not return within ten seconds is reported (`on_error`), as is a commit
+        that fails, and the messages come again. The lock of its ordered queue is not given back:
+        the next owner gets the queue when the lock expires at the broker, 60 s later, even if the
+        listener has not returned. A caller that is cancelled leaves all this to go on; close()
+        again waits for it.
         """
         return super().close()
 
@@ -377,7 +378,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         """Commits the offsets polled so far, or `offsets` (next to read), and waits for that. One
         below the committed offset changes nothing: seek() goes back. InvalidParameter: one lies
-        outside its queue. Other errors: a broker did not confirm, the next commit tries again.
+        outside its queue. Others: not confirmed or saved; the next commit tries again.
         """
         self._wait(self._target.commit(offsets))
 

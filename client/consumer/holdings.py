@@ -146,8 +146,11 @@ class Holdings:
     async def commit(
         self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
     ) -> None:
-        """Commits the finished messages of `queues`, or of all queues that are held."""
-        await self._offsets.commit(self.note_finished(queues), confirm=confirm)
+        """Commits the finished messages of `queues`, or of all queues that are held. With `confirm`
+        a failure is reported: nobody here tries again."""
+        failed = await self._offsets.commit(self.note_finished(queues), confirm=confirm)
+        if failed is not None and confirm:
+            self._core.report_error(failed)
 
     def note_finished(self, queues: Iterable[MessageQueue] | None = None) -> list[MessageQueue]:
         """Note the offsets of `queues` that may be committed, and return those queues. An ordered

@@ -235,22 +235,28 @@ class WrittenOffsets(OffsetTable):
         super().__init__()
         self._core = core
         self._writing = asyncio.Lock()
+        self._failing = False
 
     async def commit(
         self, queues: Iterable[MessageQueue] | None = None, *, confirm: bool = False
     ) -> SaturnError | None:
-        """Writes the changed offsets; `confirm` makes no difference. A failure is reported, and
-        they are written again with the next ones.
+        """Writes the changed offsets. Gives a failure to a caller that wants `confirm`, and reports
+        others, the first of several; the offsets are written again with the next ones.
         """
         writing = self._core.runtime.spawn(self._write_alone(queues), name="write offsets")
-        await asyncio.shield(writing)
-        return None
+        failed = await asyncio.shield(writing)
+        if failed is not None and not confirm and not self._failing:
+            self._core.report_error(failed)
+        self._failing = failed is not None
+        return failed
 
-    async def _write_alone(self, queues: Iterable[MessageQueue] | None) -> None:
+    async def _write_alone(self, queues: Iterable[MessageQueue] | None) -> OffsetsNotSaved | None:
         async with self._writing:
-            await self._write(self.dirty if queues is None else self.dirty.intersection(queues))
+            chosen = self.dirty if queues is None else self.dirty.intersection(queues)
+            return await self._write(chosen) if chosen else None
 
-    async def _write(self, queues: set[MessageQueue]) -> None:
+    async def _write(self, queues: set[MessageQueue]) -> OffsetsNotSaved | None:
+        """Write the offsets of `queues`, which have changed, or say why they are not written."""
         raise NotImplementedError
 
 
@@ -267,7 +273,6 @@ class LocalOffsets(WrittenOffsets):
         self._path = path
         self._former = former
         self._stored: dict[MessageQueue, int] = {}
-        self._failing = False
         self._has_file = False
 
     async def open(self) -> None:
@@ -312,10 +317,8 @@ class LocalOffsets(WrittenOffsets):
     ) -> int | None:
         return self.offsets.get(queue, self._stored.get(queue))
 
-    async def _write(self, queues: set[MessageQueue]) -> None:
+    async def _write(self, queues: set[MessageQueue]) -> OffsetsNotSaved | None:
         """Writes the whole table; which `queues` have changed makes no difference to a file."""
-        if not self.dirty:
-            return
         self.dirty.clear()
         self._stored.update(self.offsets)
         data = b'{"offsetTable":' + bytes(fastjson.dumps_mq_map(dict(self._stored))) + b"}"
@@ -325,17 +328,11 @@ class LocalOffsets(WrittenOffsets):
             self.dirty.update(self.offsets)
             if not isinstance(error, OSError):
                 raise
-            if not self._failing:
-                self._core.report_error(
-                    OffsetsNotSaved(
-                        f"the offsets in {self._path} cannot be saved: {error}; messages "
-                        "consumed from now on come again after a restart unless a later attempt "
-                        "succeeds"
-                    )
-                )
-            self._failing = True
-        else:
-            self._failing = False
+            return OffsetsNotSaved(
+                f"the offsets in {self._path} cannot be saved: {error}; messages consumed from "
+                "now on come again after a restart unless a later attempt succeeds"
+            )
+        return None
 
 
 def offsets_of_instance(

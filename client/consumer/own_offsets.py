@@ -53,11 +53,9 @@ class OwnOffsets(WrittenOffsets):
             )
         return offset
 
-    async def _write(self, queues: set[MessageQueue]) -> None:
+    async def _write(self, queues: set[MessageQueue]) -> OffsetsNotSaved | None:
         """Have the application save these offsets."""
         changed = {queue: self.offsets[queue] for queue in sorted(queues)}
-        if not changed:
-            return
         self.dirty -= changed.keys()
         try:
             named = {self._namespace.plain_queue(each): at for each, at in changed.items()}
@@ -66,12 +64,13 @@ class OwnOffsets(WrittenOffsets):
             self.dirty |= changed.keys() & self.offsets.keys()
             if isinstance(error, asyncio.CancelledError):  # by the end of the loop
                 raise
-            reported = OffsetsNotSaved(
+            failed = OffsetsNotSaved(
                 f"group {self._group}: offset_store.save failed: {error!r}; "
                 f"{len(changed)} offsets are saved later, or their messages come again"
             )
-            reported.__cause__ = error
-            self._core.report_error(reported)
+            failed.__cause__ = error
+            return failed
+        return None
 
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         if inspect.iscoroutinefunction(function):

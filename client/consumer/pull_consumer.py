@@ -338,7 +338,7 @@ class PullConsumer:
     async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
         """Commits the offsets polled so far, or `offsets` (next to read), and waits for that. One
         below the committed offset changes nothing: seek() goes back. InvalidParameter: one lies
-        outside its queue. Other errors: a broker did not confirm, the next commit tries again."""
+        outside its queue. Others: not confirmed or saved; the next commit tries again."""
         self.round.settle()
         for topic in {queue.topic for queue in self._held}:
             await self.core.route(topic)  # of a queue assigned a moment ago

@@ -303,10 +303,11 @@ class PushConsumer:
     async def close(self) -> None:
         """Lets running listeners end, commits, gives queues and locks back, leaves the group.
 
-        A listener that does not return within ten seconds is reported (`on_error`), and its
-        messages come again. The lock of its ordered queue is not given back: the next owner gets
-        the queue when the lock expires at the broker, 60 s later, even if the listener has not
-        returned. A caller that is cancelled leaves all this to go on; close() again waits for it.
+        A listener that does not return within ten seconds is reported (`on_error`), as is a commit
+        that fails, and the messages come again. The lock of its ordered queue is not given back:
+        the next owner gets the queue when the lock expires at the broker, 60 s later, even if the
+        listener has not returned. A caller that is cancelled leaves all this to go on; close()
+        again waits for it.
         """
         await self._life.close(self._close)
 

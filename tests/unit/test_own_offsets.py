@@ -74,7 +74,7 @@ def test_a_consumer_begins_and_ends_where_the_store_says(shelf: Shelf) -> None:
     world.run(main)
 
 
-def test_what_cannot_be_saved_is_reported_and_saved_later() -> None:
+def test_a_commit_that_cannot_be_saved_is_raised_and_saved_later() -> None:
     world, shelf = filled(1), Shelf()
     reported: list[SaturnError] = []
 
@@ -84,13 +84,31 @@ def test_what_cannot_be_saved_is_reported_and_saved_later() -> None:
         async with made:
             await made.poll()
             shelf.fails = True
-            await made.commit()
-            [error] = reported
-            assert isinstance(error, OffsetsNotSaved)
-            assert "no room" in str(error)
-            assert shelf.offsets == {}
+            with pytest.raises(OffsetsNotSaved, match="no room"):
+                await made.commit()
+            assert (reported, shelf.offsets) == ([], {})
             shelf.fails = False
         assert shelf.offsets == {Q0: 10}
+
+    world.run(main)
+
+
+def test_offsets_that_nobody_waits_for_and_cannot_be_saved_are_reported_once() -> None:
+    world, shelf = filled(1), Shelf()
+    reported: list[SaturnError] = []
+
+    async def main() -> None:
+        made = puller(world, offset_store=shelf, on_error=reported.append)
+        made.assign([Q0])
+        await made.start()
+        await made.poll()
+        await made.poll(0.1)  # what the first one gave is done
+        shelf.fails = True
+        await world.until(lambda: reported != [], 10.0)
+        await world.runtime.sleep(20.0)
+        assert [type(error) for error in reported] == [OffsetsNotSaved]
+        await made.close()
+        assert [type(error) for error in reported] == [OffsetsNotSaved] * 2, "the last attempt"
 
     world.run(main)
 

@@ -11,7 +11,13 @@ from saturnmq.client.consumer.pull_consumer import PullConsumer
 from saturnmq.client.consumer.push_consumer import PushConsumer
 from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
-from saturnmq.runtime.errors import ClientClosed, ConfigError, MalformedFrame
+from saturnmq.runtime.errors import (
+    ClientClosed,
+    ConfigError,
+    ConnectionLost,
+    MalformedFrame,
+    SaturnError,
+)
 
 RETRY = "%RETRY%G"
 
@@ -197,6 +203,23 @@ def test_offsets_are_committed_so_often_and_told_with_the_pulls() -> None:
         assert (said[0], said[-1]) == (("0", "0"), ("4", "4"))
         tells = [int(world.pulls[n]["sysFlag"]) & 1 for n in (0, -1)]
         assert tells == [0, 1], "nothing is known at first"
+
+    world.run(main)
+
+
+def test_offsets_that_close_cannot_commit_are_reported() -> None:
+    world = backlog(3)
+    got: list[ReceivedMessage] = []
+    told: list[SaturnError] = []
+
+    async def main() -> None:
+        made = consumer(world, listener_one=got.append, commit_interval_s=1000.0)
+        made.core.report_error = told.append  # type: ignore[method-assign]
+        async with made:
+            await world.until(lambda: len(got) == 3)
+            world.down.update((MASTER, SLAVE))
+        assert any(isinstance(error, ConnectionLost) for error in told), told
+        assert world.offsets == {}
 
     world.run(main)
 
