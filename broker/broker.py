@@ -347,8 +347,9 @@ class Broker:
         """Forget a request that is held; False if it is none, and may be answered."""
         if self._parts is None or self._closed:
             return False
-        found = self._parts.messaging.pops.dropped(endpoint, request)
-        return found or self._parts.messaging.pulls.held.dropped(endpoint, request)
+        messaging, opaque = self._parts.messaging, request.opaque
+        found = messaging.pops.dropped(endpoint, opaque)
+        return (found or messaging.pulls.held.dropped(endpoint, opaque)) is not None
 
     def _lost(self, endpoint: Endpoint) -> None:
         if self._parts is not None and not self._closed:

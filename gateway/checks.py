@@ -17,6 +17,7 @@ from saturnmq.runtime.errors import InvalidParameter
 
 TOPICS_MAX = 1_000  # that one client subscribes, or produces for
 GROUP_CHARACTERS_MAX = 64  # of a message group
+ID_CHARACTERS_MAX = 256  # of attempts, messages and brokers; ATTEMPT_ID_MAX of brokers
 PROPERTIES_MAX = 128
 PROPERTY_BYTES_MAX = 16 << 10
 DELAY_MAX_MS = 86_400_000
@@ -54,6 +55,16 @@ def group_of(resource: Any) -> str:
         return topics.check_group(name)
     except InvalidParameter as error:
         raise CallRefused(Code.ILLEGAL_CONSUMER_GROUP, str(error)) from None
+
+
+def check_id(text: str, what: str) -> str:
+    """A text that a client gives and a broker gets, in the fields of a request."""
+    if len(text) > ID_CHARACTERS_MAX:
+        raise CallRefused(
+            Code.BAD_REQUEST,
+            f"the {what} has {len(text)} characters, the limit is {ID_CHARACTERS_MAX}",
+        )
+    return text
 
 
 def check_expression(filter_: Any) -> None:

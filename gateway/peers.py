@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 
 from saturnmq.gateway.callers import as_itself
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint, Handler
 from saturnmq.protocol.inner_endpoint import Late
 from saturnmq.protocol.remoting import Command
@@ -44,7 +45,7 @@ class Peers:
     ) -> Command:
         """The answer of the node at `address`, whatever its code. SaturnError: it cannot be
         reached, or does not answer in time. `late` gets an answer that comes in time, but to nobody
-        any more: the call was cancelled."""
+        any more: the call, a pop, was cancelled. Then the node is told to answer it."""
         endpoint = self._open.get(address)
         if endpoint is None or endpoint.closed:
             endpoint = await self._connect(address)
@@ -68,7 +69,18 @@ class Peers:
                 answer.set_exception(found)
 
         endpoint.request_callback(command, timeout_s, came)
-        return await claimed(answer, late)
+        try:
+            return await claimed(answer, late)
+        except asyncio.CancelledError:
+            if late is not None and not endpoint.closed:
+                self._end_poll(endpoint, command.opaque)
+            raise
+
+    def _end_poll(self, endpoint: Endpoint, opaque: int) -> None:
+        """Have a pop answered that waits for a client that has gone: it would take messages."""
+        ended = Command.request(RequestCode.END_POLL, {"opaque": str(opaque)})
+        self._sign(ended)
+        endpoint.oneway(ended)
 
     async def _connect(self, address: str) -> Endpoint:
         """All who wait for a connection share one try, and its failure."""

@@ -20,7 +20,13 @@ from saturnmq.gateway import v2
 from saturnmq.gateway.asking import Asking
 from saturnmq.gateway.callers import as_itself
 from saturnmq.gateway.calls import GrpcCall, Write
-from saturnmq.gateway.checks import INVISIBLE_MAX_MS, check_invisible, group_of, topic_of
+from saturnmq.gateway.checks import (
+    INVISIBLE_MAX_MS,
+    check_id,
+    check_invisible,
+    group_of,
+    topic_of,
+)
 from saturnmq.gateway.checks import milliseconds as ms_of
 from saturnmq.gateway.clients import Client, Clients
 from saturnmq.gateway.codes import OK, CallRefused, Code, code_of, common, failure
@@ -96,7 +102,8 @@ class Receiving:
         resource = request.message_queue.topic
         topic = topic_of(resource)
         selected = selected_by(topic, request.filter_expression)
-        broker = request.message_queue.broker.name or self._node.broker_name
+        broker = check_id(request.message_queue.broker.name, "name of the broker")
+        broker = broker or self._node.broker_name
         if not broker:
             broker = (await self._directory.topic(topic)).any_broker()
         poll_ms = poll_ms_of(call, client, request, self._runtime.monotonic())
@@ -116,7 +123,7 @@ class Receiving:
             "expType": selected.expression_type,
             "exp": selected.expression,
             "order": str(facts.fifo).lower(),
-            "attemptId": request.attempt_id,
+            "attemptId": check_id(request.attempt_id, "attempt_id"),
             "bname": broker,
         }
         command = Command.request(RequestCode.POP_MESSAGE, ext)
@@ -213,7 +220,8 @@ class Receiving:
 
     async def _give_back(self, group: str, topic: str, receipts: Sequence[PopHandle]) -> None:
         for receipt in receipts:
-            ext = {**receipt.about(topic, group), "invisibleTime": "0"}
+            about = receipt.about(topic, group)
+            ext = {**about, "invisibleTime": "0", "saturnUnseen": "true"}
             command = Command.request(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, ext)
             try:
                 reply = await self._asking.at(None, topic, receipt.broker, command, ANSWER_S)
@@ -342,6 +350,7 @@ class Receiving:
         another answer Java's client asks for ever."""
         client = self._clients.of(call)
         group, topic = group_of(request.group), topic_of(request.topic)
+        check_id(request.message_id, "message_id")
         handle = await self._present(request.receipt_handle)
         left_s = call.remaining_s(self._runtime.monotonic())
         try:

@@ -13,7 +13,13 @@ from typing import Any
 from saturnmq.gateway import v2
 from saturnmq.gateway.asking import Asking
 from saturnmq.gateway.calls import MARGIN_S, GrpcCall
-from saturnmq.gateway.checks import check_delivery, check_message, milliseconds, topic_of
+from saturnmq.gateway.checks import (
+    check_delivery,
+    check_id,
+    check_message,
+    milliseconds,
+    topic_of,
+)
 from saturnmq.gateway.clients import Client, Clients
 from saturnmq.gateway.codes import OK, CallRefused, Code, code_of, common, failure, status
 from saturnmq.gateway.handles import TransactionId, parse_transaction
@@ -183,7 +189,8 @@ class Sending:
         client, topic = self._clients.of(call), topic_of(request.topic)
         if not request.transaction_id.strip():
             raise CallRefused(Code.INVALID_TRANSACTION_ID, "the transaction_id is empty")
-        found = parse_transaction(request.transaction_id, request.message_id)
+        message_id = check_id(request.message_id, "message_id")
+        found = parse_transaction(request.transaction_id, message_id)
         decisions = {
             v2.TransactionResolution.COMMIT: TRANSACTION_COMMIT,
             v2.TransactionResolution.ROLLBACK: TRANSACTION_ROLLBACK,

@@ -189,6 +189,7 @@ class RequestCode(IntEnum):
     ABORT_STAGE = 390033
     SINK_STATE = 390034
     SEND_BATCHES = 390040
+    END_POLL = 390041
 
 
 class ResponseCode(IntEnum):

@@ -55,9 +55,11 @@ class AckHeader(Header):
 
 @header
 class ChangeInvisibleHeader(AckHeader):
-    """CHANGE_MESSAGE_INVISIBLETIME 200053."""
+    """CHANGE_MESSAGE_INVISIBLETIME 200053. `saturnUnseen`: no consumer has had the message, so that
+    it was popped counts for nothing."""
 
     invisible_ms: int = number("invisibleTime", most=INVISIBLE_MAX_MS)
+    unseen: bool = flag("saturnUnseen", default=False)
 
 
 @header
@@ -81,6 +83,13 @@ class PollingInfoHeader(Header):
     queue_id: int = int32("queueId", least=INT32_MIN)
 
 
+@header
+class EndPollHeader(Header):
+    """END_POLL 390041: `opaque` is that of a POP_MESSAGE on the same connection."""
+
+    opaque: int = int32("opaque", least=INT32_MIN)
+
+
 _C = RequestCode
 
 POP_HEADERS: dict[RequestCode, type[Header]] = {
@@ -90,4 +99,5 @@ POP_HEADERS: dict[RequestCode, type[Header]] = {
     _C.CHANGE_MESSAGE_INVISIBLETIME: ChangeInvisibleHeader,
     _C.NOTIFICATION: NotificationHeader,
     _C.POLLING_INFO: PollingInfoHeader,
+    _C.END_POLL: EndPollHeader,
 }

@@ -28,6 +28,7 @@ MAX_FRAME = 16 * 1024 * 1024
 # The limit of a header: 32,767 bytes of properties are not six times as many in JSON, and no
 # request has a hundredth of the fields. A header of megabytes would take its reader seconds.
 MAX_HEADER = 256 * 1024
+REMARK_MAX = 32 * 1024  # characters, of which JSON may make six bytes each
 # A RocketMQ broker answers a batch with the ids of all its messages: 65,536 of 57 characters.
 MAX_ANSWER_HEADER = 4 * 1024 * 1024
 MAX_FIELDS = 1024
@@ -55,7 +56,8 @@ _BINARY_FIXED = struct.Struct(">hbhiii")  # code, language, version, opaque, fla
 _I32 = struct.Struct(">i")
 _I16 = struct.Struct(">h")
 _FOUR_I32 = struct.Struct(">iiii")
-assert _PREFIX.size == 8, "i32 and u32"
+PREFIX_BYTES = _PREFIX.size
+assert PREFIX_BYTES == 8, "i32 and u32"
 assert _BINARY_FIXED.size == 17, "i16, i8, i16 and three i32"
 _KNOWN_LANGUAGES = frozenset(LANGUAGES)
 
@@ -127,7 +129,10 @@ class Command:
         body: Body = b"",
         more: Sequence[Body] = (),
     ) -> "Command":
-        """The response to this request."""
+        """The response to this request. Of a longer remark the peer gets the first REMARK_MAX
+        characters: it may repeat fields of the request, and must fit into a header."""
+        if remark is not None and len(remark) > REMARK_MAX:
+            remark = f"{remark[:REMARK_MAX]}..."
         return Command(
             int(code), ext, body, opaque=self.opaque, flag=FLAG_RESPONSE, remark=remark, more=more
         )

@@ -231,6 +231,7 @@ RULES: dict[RequestCode, Rule] = {
     _C.CHANGE_MESSAGE_INVISIBLETIME: _acknowledged,
     _C.NOTIFICATION: _both(SUB),
     _C.POLLING_INFO: _both(READ),
+    _C.END_POLL: _nothing,  # a request of the same connection
     _C.QUERY_MESSAGE: _topic(READ),
     _C.VIEW_MESSAGE_BY_ID: _nothing,  # `QueryService.on_view_message` looks at the message
     _C.QUERY_CONSUMER_OFFSET: _both(READ),

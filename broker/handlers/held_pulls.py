@@ -141,13 +141,12 @@ class HeldPulls(Generic[R]):
         if not pull.endpoint.closed:
             pull.endpoint.budget.give_back(pull.size)
 
-    def dropped(self, endpoint: Endpoint, request: Command) -> bool:
-        """Forget a request whose answer nobody waits for any more; False if it is not held."""
-        for held in self.of(endpoint):
-            if held.request is request:
-                self.forget(held)
-                return True
-        return False
+    def dropped(self, endpoint: Endpoint, opaque: int) -> R | None:
+        """Forget a request whose answer nobody waits for any more; None if it is not held."""
+        found = next((held for held in self.of(endpoint) if held.request.opaque == opaque), None)
+        if found is not None:
+            self.forget(found)
+        return found
 
     def forget_all(self, pulls: list[R]) -> Generator[None, None, None]:
         """Forget the pulls of a connection that is gone; yields between two turns of the loop."""

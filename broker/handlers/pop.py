@@ -43,6 +43,7 @@ from saturnmq.protocol.codes import ResponseCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.pop_handle import ORDERED, kind_of, topic_of_kind
 from saturnmq.protocol.pop_headers import (
+    EndPollHeader,
     NotificationHeader,
     PeekHeader,
     PollingInfoHeader,
@@ -184,6 +185,13 @@ class PopRequests:
         number = sum(held.order.queue_id == header.queue_id for held in waiting)
         answer(endpoint, request, request.reply(0, ext={"pollingNum": str(number)}))
 
+    def on_end_poll(self, endpoint: Endpoint, request: Command, header: EndPollHeader) -> None:
+        """Answer a pop that waits: its consumer has gone, though not the connection."""
+        held = self.dropped(endpoint, header.opaque)
+        if held is not None:
+            self._nothing(held, ResponseCode.POLLING_TIMEOUT)
+        answer(endpoint, request, request.reply(0))
+
     def _check(self, group_name: str, topic_name: str) -> None:
         """Check that this node serves pops now, and that this group may read this topic."""
         c = self._c
@@ -295,16 +303,16 @@ class PopRequests:
         """Whether a request waits for messages, or is being looked for in steps."""
         return len(self.held) > 0 or bool(self._looking)
 
-    def dropped(self, endpoint: Endpoint, request: Command) -> bool:
-        """Forget a request whose answer nobody waits for any more; False if it waits for nothing,
+    def dropped(self, endpoint: Endpoint, opaque: int) -> HeldPop | None:
+        """Forget a request whose answer nobody waits for any more; None if it waits for nothing,
         so that its answer comes."""
-        if self.held.dropped(endpoint, request):
-            return True
-        looking = (held for each in self._looking.values() for held in each)
-        found = next((held for held in looking if held.request is request), None)
-        if found is not None:
-            found.done = True
-        return found is not None
+        if (found := self.held.dropped(endpoint, opaque)) is not None:
+            return found
+        for held in (held for each in self._looking.values() for held in each):
+            if held.endpoint is endpoint and held.request.opaque == opaque and not held.done:
+                held.done = True
+                return held
+        return None
 
     def closed(self, endpoint: Endpoint) -> None:
         """Forget the requests of a closed connection."""

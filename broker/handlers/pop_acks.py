@@ -75,7 +75,9 @@ class PopAcknowledgements:
         self, endpoint: Endpoint, request: Command, header: ChangeInvisibleHeader
     ) -> None:
         topic, handle = self._claimed(header)
-        lease, end = self._service.change(header.group, topic, handle, header.invisible_ms)
+        lease, end = self._service.change(
+            header.group, topic, handle, header.invisible_ms, unseen=header.unseen
+        )
         ext = {
             "popTime": str(lease.pop_ms),
             "invisibleTime": str(lease.invisible_ms),

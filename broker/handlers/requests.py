@@ -94,6 +94,7 @@ def served(s: Services) -> dict[RequestCode, Typed]:
         code.CHANGE_MESSAGE_INVISIBLETIME: s.pop_acks.on_change,
         code.NOTIFICATION: s.pops.on_notification,
         code.POLLING_INFO: s.pops.on_polling_info,
+        code.END_POLL: s.pops.on_end_poll,
         code.CONSUMER_SEND_MSG_BACK: s.retries.on_send_back,
         code.END_TRANSACTION: s.transactions.on_end,
         code.RECALL_MESSAGE: s.recalls.on_recall,

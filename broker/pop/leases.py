@@ -51,6 +51,7 @@ class PopLease:
         "ordered",
         "pop_ms",
         "record",
+        "unseen",
     )
 
     def __init__(
@@ -63,8 +64,10 @@ class PopLease:
         attempts: int = 0,
         attempt_id: str = "",
         ordered: bool = False,
+        unseen: bool = False,
     ) -> None:
-        """`attempts`: how often these messages were popped before."""
+        """`attempts`: how often these messages were popped before. `unseen`: no consumer has had
+        them under this lease, so it is no attempt."""
         self.lane = lane
         self.offsets = offsets
         self.left = len(offsets)  # of them, those that are still open under this lease
@@ -73,9 +76,15 @@ class PopLease:
         self.attempts = attempts
         self.attempt_id = attempt_id
         self.ordered = ordered
+        self.unseen = unseen
         self.due = 0  # in grains of the steady clock
         self.expired = False
         self.record = -1  # the newest record of it in the log
+
+    @property
+    def attempts_now(self) -> int:
+        """How often these messages were popped so far."""
+        return self.attempts + (self.expired and not self.unseen)
 
     @property
     def open(self) -> list[int]:

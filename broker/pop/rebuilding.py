@@ -119,6 +119,7 @@ def _take(table: Leases, record: records.LeaseRecord, at: int, now: float) -> No
             attempts=record.attempts,
             attempt_id=record.attempt_id,
             ordered=record.ordered,
+            unseen=record.unseen,
         )
         table.take(lease, now, at)
     table.recorded(lane, at)

@@ -6,9 +6,10 @@ together. Bodies are JSON with RocketMQ's names (docs/internals/format.md 17), a
 
 - `ck`: a lease of `n` messages, `so` and `so + d[i]`. Keys `so pt it bm n q t c bn d`; ours are
   `nx`, the cursor of the lane, `ge`, the generation of the group's offset
-  (`broker/tables/progress.py`), `at`, how often the messages were popped before, and `od` and `a`
-  of an ordered pop, with its attempt id. With `n` 0 it is the cursor alone; then `rs` 1 says that
-  nothing is open in the lane, and `rs` 2 that the lane is gone.
+  (`broker/tables/progress.py`), `at`, how often the messages were popped before, `un` 1 if no
+  consumer had them under this lease, and `od` and `a` of an ordered pop, with its attempt id. With
+  `n` 0 it is the cursor alone; then `rs` 1 says that nothing is open in the lane, and `rs` 2 that
+  the lane is gone.
 - `ack`: the message `ao` is done. Keys `ao so c t q pt bn`.
 - `bAck`: the same of several messages, `aol` in place of `ao`.
 
@@ -52,6 +53,7 @@ class LeaseRecord:
     attempts: int
     attempt_id: str
     ordered: bool
+    unseen: bool
     generation: int
     reset: int
     low: int
@@ -87,6 +89,8 @@ def encode_lease(
         fact["d"] = [offset - start for offset in offsets]
     if lease.attempts:
         fact["at"] = lease.attempts
+    if lease.unseen:
+        fact["un"] = 1
     if lease.ordered:
         fact["od"] = 1
         fact["a"] = lease.attempt_id
@@ -151,6 +155,7 @@ def _lease(fact: Mapping[str, Any], place: LanePlace, low: int) -> LeaseRecord:
         checked.integer(fact, "at", 0),
         checked.text(fact, "a", ""),
         checked.integer(fact, "od", 0) == 1,
+        checked.integer(fact, "un", 0) == 1,
         checked.integer(fact, "ge", 0),
         checked.integer(fact, "rs", 0),
         low,

@@ -347,7 +347,7 @@ class PopService:
                 log.warning("message %d of %s is gone from the log", offset, lane.place)
                 self._close(lane, [offset])
                 continue
-            attempts = lease.attempts + lease.expired
+            attempts = lease.attempts_now
             ends = attempts and not order.ordered
             if ends and self._burying.took(lane.place, result.data, attempts):
                 self._close(lane, [offset])
@@ -417,11 +417,10 @@ class PopService:
         return end, errors
 
     def change(
-        self, group: str, topic: str, handle: PopHandle, invisible_ms: int
+        self, group: str, topic: str, handle: PopHandle, invisible_ms: int, *, unseen: bool
     ) -> tuple[PopLease, int]:
         """Let the invisible time of a message begin now, with another length. Its handle ends; that
-        of the new lease counts. The answer waits for the position in the log that comes with
-        it."""
+        of the new lease counts, and the answer waits for the position in the log beside it."""
         assert self.serves, f"a change of {handle} came while nothing can be appended"
         old = self._held(group, topic, handle)
         pop_ms = max(self._c.runtime.now_ms(), old.pop_ms + 1)
@@ -432,6 +431,7 @@ class PopService:
             invisible_ms,
             attempts=old.attempts,
             ordered=old.ordered,
+            unseen=unseen,
         )
         put = self._recorder.lease(lease, lease.offsets, old.lane.cursor)
         self._take(lease, put)

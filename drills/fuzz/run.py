@@ -22,7 +22,7 @@ from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.headers import HEADERS
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.remoting import MAX_FRAME, Command
 from saturnmq.runtime.door import Runtime, split_address
 from saturnmq.runtime.errors import RequestTimeout, SaturnError
 
@@ -149,7 +149,9 @@ class Fuzzer:
         endpoint.close()
 
     async def _connected(self) -> Endpoint:
-        return await connect(self._runtime, *split_address(self._address))
+        endpoint = await connect(self._runtime, *split_address(self._address))
+        endpoint.max_header = MAX_FRAME
+        return endpoint
 
     async def _look(self, seed: int) -> None:
         """Whether the node serves, and how it is."""

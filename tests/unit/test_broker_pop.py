@@ -131,6 +131,30 @@ def test_the_handle_of_a_change_acknowledges() -> None:
     run(body)
 
 
+@pytest.mark.parametrize("order", ["false", "true"])
+def test_a_message_that_is_given_back_unseen_had_no_attempt(order: str) -> None:
+    async def body(world: World) -> None:
+        broker, popper = await started(world)
+        group = {"groupName": "G", "retryMaxTimes": 1, "consumeMessageOrderly": order == "true"}
+        await popper.remote.ask(
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(group).encode()
+        )
+        await send(popper, "a")
+        for seen in (0, 1):
+            for _ in range(5):
+                (one,) = await popper.pop(order=order, pollTime=1000)
+                assert one.message.reconsume_times == seen
+                assert (await popper.change(one, 0, saturnUnseen="true")).code == 0
+            await broker.close()
+            broker, popper = await started(world)
+            (one,) = await popper.pop(order=order, pollTime=1000)
+            assert one.message.reconsume_times == seen
+            assert (await popper.change(one, 0)).code == 0
+        assert await popper.pop(order="false", pollTime=1000) == [], "it is a dead letter"
+
+    run(body)
+
+
 def test_after_the_last_attempt_a_message_is_a_dead_letter() -> None:
     async def body(world: World) -> None:
         broker, popper = await started(world)

@@ -19,6 +19,7 @@ from saturnmq.runtime.errors import (
     ConfigError,
     ConnectFailed,
     ConnectionLost,
+    InvalidParameter,
     MalformedFrame,
     RequestTimeout,
     SaturnError,
@@ -115,6 +116,27 @@ def test_a_request_that_is_too_large_is_refused_at_once_and_only_then() -> None:
         assert endpoint.waiting == 0
         endpoint.close()
         assert told == []
+
+    run(main)
+
+
+def test_a_request_whose_fields_are_too_long_is_refused_and_an_answer_is_shortened() -> None:
+    """The peer would end the connection, on which others have requests, too."""
+
+    async def main(runtime: NativeRuntime) -> None:
+        wire = Wire()
+        endpoint = Endpoint(runtime, None)
+        endpoint.connection_made(wire)
+        with pytest.raises(InvalidParameter, match="the limit is 262144: shorten them"):
+            endpoint.request_callback(Command(1, {"a": "x" * 262_144}), 5.0, print)
+        assert (endpoint.waiting, wire.writes) == (0, [])
+        endpoint.request_callback(Command(1, {"a": "x" * 262_000}), 5.0, lambda _: None)
+        assert endpoint.waiting == 1
+        wire.writes.clear()
+        endpoint.send(Command(1, opaque=7).reply(1, "\x01" * 262_144))
+        (answer,) = FrameDecoder().feed(b"".join(wire.writes))
+        assert answer.remark == "\x01" * 32_768 + "..."
+        endpoint.close()
 
     run(main)
 

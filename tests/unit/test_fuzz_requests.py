@@ -20,7 +20,7 @@ from saturnmq.nameserver.server import NameServer
 from saturnmq.protocol.asking import connect
 from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.endpoint import Endpoint
-from saturnmq.protocol.remoting import Command
+from saturnmq.protocol.remoting import MAX_FRAME, Command
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import ConnectionLost, RequestTimeout
 from saturnmq.runtime.native import NativeRuntime
@@ -94,6 +94,7 @@ async def taken(client: Callable[[], Awaitable[Endpoint]], corpus: Iterable[Kept
     wrong, refused = [], 0
     for kept in corpus:
         endpoint = await client()
+        endpoint.max_header = MAX_FRAME
         try:
             answer = await endpoint.request(Command.request(kept.code, kept.ext, kept.body), 5.0)
         except ConnectionLost:  # who sends such a header is heard no more

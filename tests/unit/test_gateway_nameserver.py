@@ -78,18 +78,47 @@ def test_messages_for_a_client_that_went_away_while_a_broker_held_its_receive_co
     None
 ):
     async def body(world: World) -> None:
-        _, caller = await at_nameserver(world)
+        broker, caller = await at_nameserver(world)
         asked = asyncio.ensure_future(caller.receive(invisible_ms=60_000, poll_ms=15_000))
-        await asyncio.sleep(1)
+        await world.until(lambda: len(broker.messaging.pops.held) == 1)
         asked.cancel()
-        await asyncio.sleep(1)
+        await world.until(lambda: len(broker.messaging.pops.held) == 0)
+        await caller.ask("Heartbeat", group=v2.Resource(name="G"), client_type=2)
         sent = world.loop.time()
         assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
         other = Caller(world, caller.gateway, "other")
         while not (got := await other.receive(poll_ms=5000)).messages:
             assert world.loop.time() - sent < 60
         assert got.bodies == [b"x"]
+        assert got.messages[0].system_properties.delivery_attempt == 1
         assert world.loop.time() - sent < 5
+
+    run(body)
+
+
+def test_a_call_with_fields_that_are_too_long_is_refused_and_ends_no_other() -> None:
+    """All clients of a gateway share its connection to a broker."""
+
+    async def body(world: World) -> None:
+        broker, caller = await at_nameserver(world)
+        waiting = asyncio.ensure_future(caller.receive(poll_ms=15_000))
+        await world.until(lambda: len(broker.messaging.pops.held) == 1)
+        other = Caller(world, caller.gateway, "other")
+        long, group = "x" * 1_000_000, v2.Resource(name="G")
+        sql = v2.FilterExpression(type=v2.FilterType.SQL, expression="\U0001f600" * 65_536)
+        for more in ({"attempt_id": long}, {"broker": long}, {"expression": sql}):
+            (refused,) = (await other.receive(poll_ms=0, **more)).parts
+            assert refused.status.code in (Code.BAD_REQUEST, Code.ILLEGAL_FILTER_EXPRESSION)
+        handle = "0 1 2 0 0 broker-a 0 0"
+        ends = {"topic": T, "transaction_id": long, "message_id": long, "resolution": 1}
+        buried = {"group": group, "topic": T, "receipt_handle": handle, "message_id": long}
+        for name, fields in {
+            "EndTransaction": ends,
+            "ForwardMessageToDeadLetterQueue": buried,
+        }.items():
+            assert (await other.ask(name, **fields)).status.code == Code.BAD_REQUEST
+        assert (await caller.send(caller.message(b"x"))).status.code == Code.OK
+        assert (await waiting).bodies == [b"x"]
 
     run(body)
 
@@ -167,6 +196,7 @@ def test_messages_that_come_for_a_client_that_has_ended_go_to_others_at_once() -
         while not (got := await other.receive(poll_ms=5000)).messages:
             assert world.loop.time() - sent < 400
         assert got.bodies == [b"x"]
+        assert got.messages[0].system_properties.delivery_attempt == 1
         assert world.loop.time() - sent < 5
         assert budget.used == used
 

@@ -179,8 +179,34 @@ def test_a_receive_that_is_cancelled_while_its_lease_is_copied_gives_back(
         with pytest.raises(asyncio.CancelledError):
             await waiting
         await sent
-        assert (await caller.receive(poll_ms=15_000)).bodies == [b"a"]
+        (again,) = (await caller.receive(poll_ms=15_000)).messages
+        assert (again.body, again.system_properties.delivery_attempt) == (b"a", 1)
         await slave.close()
         await master.close()
+
+    run(body)
+
+
+def test_a_pop_that_is_to_end_is_answered_at_once() -> None:
+    async def body(world: World) -> None:
+        broker, popper = await started(world)
+        other = Popper(await world.connect(broker.address))
+        await send(popper, "a")
+        assert len(await popper.pop()) == 1
+        waiting = asyncio.ensure_future(popper.pop(pollTime=20_000))
+        held = broker.messaging.pops.held
+        await world.until(lambda: len(held) == 1)
+        ((pop,),) = held.by_queue.values()
+        opaque = pop.request.opaque
+        begun = world.loop.time()
+        for remote in (other.remote, popper.remote):  # the number is that of a connection
+            assert len(held) == 1
+            assert (await remote.ask(Code.END_POLL, {"opaque": opaque})).code == 0
+        assert len(held) == 0
+        assert await waiting == []
+        assert popper.answers[-1].code == 210
+        assert world.loop.time() - begun < 1
+        assert (await popper.remote.ask(Code.END_POLL, {"opaque": opaque})).code == 0
+        broker.validate()
 
     run(body)
