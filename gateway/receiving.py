@@ -144,8 +144,8 @@ class Receiving:
         try:
             with client.holding(len(reply.body), "messages that are delivered"):
                 await self._write_all(client, group, resource, wanted, write, renews=renews)
-        except (SystemBusy, ConnectionLost):  # nothing was written
-            await self._give_back(group, topic, [handle_of(message) for message in wanted])
+        except (SystemBusy, ConnectionLost):  # nothing was written, and nothing is kept
+            self._give_back_later(group, topic, [handle_of(message) for message in wanted])
             raise
 
     async def _write_all(
@@ -164,16 +164,18 @@ class Receiving:
         try:
             for message in found:
                 handle = ReceiptHandle(handle_of(message), message.physical_offset)
+                parts = [] if written else [v2.ReceiveMessageResponse(status=OK)]
                 try:
                     given = delivered(message, resource, handle)
+                    parts.append(v2.ReceiveMessageResponse(message=given))
+                    del given
                 except MessageIllegal as error:
                     done += 1
                     work = self._bury(group, topic_of(resource), message, handle, error)
                     self._runtime.spawn(work, name="bury")
                     continue
-                if not written:
-                    await write(v2.ReceiveMessageResponse(status=OK))
-                await write(v2.ReceiveMessageResponse(message=given))
+                while parts:
+                    await write(parts.pop(0))  # kept by nobody while its client takes nothing
                 done += 1
                 written.append(str(handle))
                 if renews:

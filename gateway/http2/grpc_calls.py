@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -162,8 +162,8 @@ def _unary(serve: Unary) -> Answer:
 
 def _stream(serve: calls.Stream | Dialogue) -> Answer:
     async def answer(stream: Stream, call: GrpcCall, asked: Any) -> None:
-        async def write(message: Any) -> None:
-            await stream.write(HEAD, packed(message))
+        def write(message: Any) -> Awaitable[None]:  # which keeps no message while it waits
+            return stream.write(HEAD, packed(message))
 
         await serve(call, asked, write)
         stream.finish(HEAD, DONE)

@@ -163,6 +163,7 @@ class Stream:
             raise asyncio.CancelledError
         self._begin(head)
         self._waiting += body
+        del body  # a client that reads nothing costs one copy
         self._connection.push(self)
         while len(self._waiting) > WAITING_MAX and not self.over:
             room = asyncio.get_running_loop().create_future()
