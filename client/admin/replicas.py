@@ -91,6 +91,12 @@ class Replica:
         return self.role == "master"
 
     @property
+    def _had_all(self) -> bool:
+        """Whether it had all that was confirmed. A log without epochs came from RocketMQ's master,
+        which does not tell that; a group without a message has none yet."""
+        return self.caught_up and (bool(self.epochs) or not self.end)
+
+    @property
     def may_lack(self) -> bool:
         """Whether the node itself says that it may lack acknowledged messages: a master that
         starts, a slave that has not caught up since it started, a node that has lost a part of
@@ -98,7 +104,7 @@ class Replica:
         return (
             bool(self.lacks)
             or self.role in ("recovering", "unsure")
-            or (self.role in ("slave", "fenced") and not (self.caught_up and self.epochs))
+            or (self.role in ("slave", "fenced") and not self._had_all)
         )
 
     @property

@@ -118,11 +118,14 @@ def test_a_state_that_does_not_parse_names_the_member_and_the_field(changed, why
         ({"role": "master", "lacks": "a disk"}, True),
         ({"role": "recovering"}, True),
         ({"role": "unsure"}, True),
-        ({"role": "slave"}, True),
+        ({"role": "slave"}, False),  # of a group without a message
+        ({"role": "slave", "caught_up": False}, True),  # whose disk is new
+        ({"role": "slave", "end": 9}, True),  # copied from a master that tells no epochs
         ({"role": "slave", "epochs": ((1, 0),)}, False),
         ({"role": "slave", "epochs": ((1, 0),), "caught_up": False}, True),
         ({"role": "slave", "epochs": ((1, 0),), "lacks": "a disk"}, True),
-        ({"role": "fenced"}, True),
+        ({"role": "fenced"}, False),
+        ({"role": "fenced", "end": 9}, True),
         ({"role": "fenced", "epochs": ((1, 0),)}, False),
         ({"role": "fenced", "epochs": ((1, 0),), "caught_up": False}, True),
     ],

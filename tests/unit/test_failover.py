@@ -13,6 +13,7 @@ from broker_rig import ask, config, connected, pull, run, send, started, until
 from failover_rig import Group
 from hypothesis import given
 from hypothesis import strategies as st
+from saturnmq import aio
 from saturnmq.broker.broker import Broker
 from saturnmq.broker.replication import promises
 from saturnmq.broker.replication.events import Paused
@@ -432,6 +433,23 @@ def test_a_consumer_goes_on_before_what_was_lost(tmp_path: Path, position: int) 
             kept = await ask(client, 14, {**ext, "setZeroIfNotFound": "false"})
             assert kept.ext.get("offset") == (None if position == 3 else "2")
             group.master = await group.start("m")
+
+    run(body)
+
+
+def test_a_slave_of_a_group_without_a_message_is_promoted_when_its_master_has_gone(
+    tmp_path: Path,
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        async with Group(runtime, tmp_path) as group:
+            await until(lambda: group.slave.context.role.caught_up)
+            await group.master.close()
+            async with aio.Admin(group.nameserver.address) as admin:
+                done = await admin.promote("broker-a", group.slave.address)
+            assert done.master == group.slave.address
+            group.master = await group.start("m")
+            assert await group.send_all(group.slave, b"the first one") in ([0], [11])
+            await until(lambda: group.master.store.watermarks.appended > 0)
 
     run(body)
 
