@@ -140,6 +140,8 @@ class Receiving:
             await self._pass_over(client, group, topic, found, wanted)
         if not wanted:
             raise CallRefused(Code.MESSAGE_NOT_FOUND, "no match message")
+        if facts.fifo:  # of other groups the broker makes them dead letters
+            wanted = self._without_spent(group, topic, wanted, facts.attempts)
         renews = bool(request.auto_renew)
         try:
             with client.holding(len(reply.body), "messages that are delivered"):
@@ -158,7 +160,7 @@ class Receiving:
         *,
         renews: bool,
     ) -> None:
-        """CallRefused: no body can be decompressed; nothing was written."""
+        """CallRefused: there is none, or no body can be decompressed; nothing was written."""
         done = 0
         written: list[str] = []
         try:
@@ -171,8 +173,7 @@ class Receiving:
                     del given
                 except MessageIllegal as error:
                     done += 1
-                    work = self._bury(group, topic_of(resource), message, handle, error)
-                    self._runtime.spawn(work, name="bury")
+                    self._bury_later(group, topic_of(resource), message, f"unreadable ({error})")
                     continue
                 while parts:
                     await write(parts.pop(0))  # kept by nobody while its client takes nothing
@@ -182,7 +183,7 @@ class Receiving:
                     failures = message.reconsume_times
                     self.renewals.begin(client, group, str(resource.name), handle, failures)
             if not written:
-                raise CallRefused(Code.MESSAGE_NOT_FOUND, "no message with a readable body")
+                raise CallRefused(Code.MESSAGE_NOT_FOUND, "no message that can be delivered")
             await self._end(write)
         except BaseException:
             for text in written:  # clients drop what came before an error
@@ -191,23 +192,34 @@ class Receiving:
             self._give_back_later(group, str(resource.name), rest)
             raise
 
-    async def _bury(
-        self,
-        group: str,
-        topic: str,
-        message: ReceivedMessage,
-        handle: ReceiptHandle,
-        why: MessageIllegal,
-    ) -> None:
-        """Forward a message that no client can get. Given back it would come again, in a group that
-        keeps the order for ever, and hold up its queue."""
-        what = f"message {message.message_id} of topic {topic} for group {group}"
+    def _without_spent(
+        self, group: str, topic: str, found: Sequence[ReceivedMessage], attempts: int
+    ) -> list[ReceivedMessage]:
+        """The messages that have attempts left; the others go to the dead letters, as at RocketMQ's
+        proxy. Its brokers give them out for ever, and a simple consumer cannot forward them."""
+        left = []
+        for message in found:
+            if message.reconsume_times < attempts:
+                left.append(message)
+            else:
+                why = f"delivered {message.reconsume_times} times and not acknowledged"
+                self._bury_later(group, topic, message, why)
+        return left
+
+    def _bury_later(self, group: str, topic: str, message: ReceivedMessage, why: str) -> None:
+        """Forward a message that no client is to get. Given back it would come again, in a group
+        that keeps the order for ever, and hold up its queue."""
+        self._runtime.spawn(self._bury(group, topic, message, why), name="bury")
+
+    async def _bury(self, group: str, topic: str, message: ReceivedMessage, why: str) -> None:
+        handle = ReceiptHandle(handle_of(message), message.physical_offset)
+        what = f"message {message.message_id} of topic {topic} for group {group} is {why}"
         try:
             await self._forward(None, group, topic, handle, message.message_id, ANSWER_S)
         except SaturnError as error:
-            log.warning("%s is unreadable (%s) and not forwarded: %s", what, why, error)
+            log.warning("%s, and not forwarded: %s", what, error)
         else:
-            log.warning("%s is unreadable (%s): it is in the dead letters", what, why)
+            log.warning("%s: it is in the dead letters", what)
 
     def _give_back_all(self, topic: str, group: str, broker: str, reply: Command) -> None:
         """A broker answered the receive of a client that has gone meanwhile."""

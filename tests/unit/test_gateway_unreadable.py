@@ -66,6 +66,34 @@ def test_one_unreadable_message_is_a_dead_letter_and_its_neighbours_are_delivere
     run(body)
 
 
+def test_a_simple_consumer_of_an_ordered_group_gets_a_message_as_often_as_the_group_says() -> None:
+    async def body(world: World) -> None:
+        broker, caller = await served(world)
+        await create_topic(world, broker, "P", "FIFO", queues=1)
+        await create_group(world, broker, "G", consumeMessageOrderly=True, retryMaxTimes=2)
+        for each in (b"bad", b"good"):
+            kind = v2.MessageType.FIFO
+            sent = caller.message(each, topic="P", message_type=kind, message_group="one")
+            assert (await caller.send(sent)).status.code == Code.OK
+        for attempt in (1, 2, 3):
+            (bad,) = (await caller.receive("P", most=1, poll_ms=15_000)).messages
+            assert (bad.body, bad.system_properties.delivery_attempt) == (b"bad", attempt)
+            receipt = bad.system_properties.receipt_handle
+            changed = await caller.ask(
+                "ChangeInvisibleDuration",
+                group=v2.Resource(name="G"),
+                topic=v2.Resource(name="P"),
+                receipt_handle=receipt,
+            )
+            assert changed.status.code == Code.OK
+        assert (await caller.receive("P", most=1, poll_ms=15_000)).code == Code.MESSAGE_NOT_FOUND
+        await world.until(lambda: dead_letters(broker) == [b"bad"])
+        (good,) = (await caller.receive("P", most=1, poll_ms=15_000)).messages
+        assert (good.body, good.system_properties.delivery_attempt) == (b"good", 1)
+
+    run(body)
+
+
 def test_a_pop_of_unreadable_messages_alone_finds_nothing() -> None:
     async def body(world: World) -> None:
         broker, caller = await served(world)
