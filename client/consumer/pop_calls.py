@@ -4,6 +4,7 @@ changes of the invisible time. Shared by the simple consumer and the push consum
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import itertools
 from collections.abc import Sequence
@@ -82,9 +83,11 @@ class PopCalls:
         until = hold_s + ANSWER_MARGIN_S
         try:
             answer = await self.core.invoke(address, request, until, ok=POP_CODES)
-        except BaseException:  # cancelled, too
+        except BaseException as error:
             if self._ordered:
                 unanswered.append(ext["attemptId"])
+            if isinstance(error, asyncio.CancelledError):
+                self._end_poll(address, request)
             raise
         if answer.code != ResponseCode.SUCCESS:
             return []
@@ -98,6 +101,13 @@ class PopCalls:
         for message in wanted:
             message.topic = self._namespace.plain(message.topic)
         return wanted
+
+    def _end_poll(self, address: str, request: Command) -> None:
+        """Have a pop answered that nobody waits for any more: it would take messages. At RocketMQ's
+        brokers, which do not know the request, it does so until its time is over."""
+        if request.opaque and self.core.connected(address) is not None:
+            ext = {"opaque": str(request.opaque)}
+            self.core.oneway(address, Command.request(RequestCode.END_POLL, ext))
 
     async def has_messages(self, queue: MessageQueue, hold_s: float) -> bool:
         """Whether a pop would find something; the broker may wait `hold_s` for it."""

@@ -295,9 +295,13 @@ def test_a_topic_that_the_consumer_leaves_is_popped_no_more() -> None:
         await world.until(lambda: len(reader.got) == 1)
         reader.consumer.unsubscribe("T")
         await world.until(lambda: not reader.consumer.running_info()["mqPopTable"])
+        await asyncio.sleep(0.1)
+        assert len(cluster.broker.messaging.pops.held) == 0
         await cluster.send("later")
         await asyncio.sleep(30)
         assert reader.got == [b"first"]
+        leases = cluster.broker.messaging.popping.leases
+        assert leases.count == 0, "nothing was popped for nobody"
         await reader.consumer.close()
 
     run(body)
