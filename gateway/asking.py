@@ -51,7 +51,13 @@ class Asking:
         )
         asked = {self._node.address}
         for renewed in (False, True):  # the master that is known here, and after that the newest
-            master = (await self._directory.topic(topic, renewed=renewed)).master(broker)
+            facts = await self._directory.topic(topic, renewed=renewed)
+            if facts.route.broker(broker) is None and not isinstance(problem, ConnectFailed):
+                problem = SystemBusy(
+                    f"{NOT_MASTER}the route of topic {topic} has no broker {broker!r:.80}: ask for "
+                    "the route again"
+                )
+            master = facts.master(broker)
             if master is None or master in asked:
                 continue
             asked.add(master)

@@ -235,6 +235,9 @@ def test_a_broker_that_is_away_is_an_error_and_others_serve_on() -> None:
         assert answer.status.code not in (Code.OK, Code.INVALID_RECEIPT_HANDLE)
         assert (await here.send(here.message(b"y"))).status.code == Code.OK
         assert (await here.receive(broker="broker-0", poll_ms=2000)).bodies == [b"y"]
+        (unknown,) = (await here.receive(broker="broker-9", poll_ms=0)).parts
+        assert "the route of topic T has no broker 'broker-9'" in unknown.status.message
+        assert unknown.status.code == Code.HA_NOT_AVAILABLE
 
     run(body)
 
