@@ -234,8 +234,8 @@ def audit(
     """Check a store against itself, and a store or a cluster against an archive.
 
     Every frame's checksums and place, every queue entry, queue offsets without holes, ids that come
-    twice; with --archive, counts and checksums of each queue and hour. Exit status 1 if anything is
-    damaged.
+    twice; with --archive, all files of the archive, and counts and checksums of each queue and
+    hour. Exit status 1 if anything is damaged.
     """
     if store is None and archive is None:
         fail("pass --store DIR to check its files, --archive PATH to compare with it, or both")

@@ -378,6 +378,7 @@ class _File:
             compression=compression,
             use_dictionary=_REPEATING,
             write_statistics=_MEASURED,
+            write_page_checksum=True,
         )
 
     def write(self, batch: pa.RecordBatch, group_rows: int) -> None:

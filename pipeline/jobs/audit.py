@@ -5,13 +5,12 @@ ConsumeQueue entry against its frame, queue offsets without holes, ids that come
 of each queue and hour (`audit_log.py`). The driver joins the ranges between files here.
 
 Against an archive: digests of what both hold, queue by queue and hour by hour. The archive's come
-from its Parquet files; those of a store from the same pass over the log, those of a cluster from
-reading its queues.
+from its Parquet files, all of which are checked (`audit_archive.py`); those of a store from the
+same pass over the log, those of a cluster from reading its queues.
 """
 
 from __future__ import annotations
 
-import os
 import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -19,10 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-import pyarrow.parquet as pq
 from saturnmq.pipeline.access import STORE_BROKER, Decoding, Where
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.jobs.archive import brokers_of, workers
+from saturnmq.pipeline.jobs.audit_archive import audit_archive
 from saturnmq.pipeline.jobs.audit_log import (
     FileAudit,
     Repeated,
@@ -30,9 +29,9 @@ from saturnmq.pipeline.jobs.audit_log import (
     find_repeated,
     ids_differ,
 )
-from saturnmq.pipeline.jobs.digest import PLACE, Digests, HourKey, Total, within
+from saturnmq.pipeline.jobs.digest import PLACE, Digests, HourKey, Total
 from saturnmq.pipeline.jobs.log_file import LogFile, gaps_and_end, log_files
-from saturnmq.pipeline.jobs.manifest import Archive, DataFile, Ranges, covered, hour_name
+from saturnmq.pipeline.jobs.manifest import Archive, Manifest, Ranges, covered, hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run, run_grouped
 from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range, ReadPlan, pack
@@ -66,6 +65,7 @@ class Audited:
     queues: int = 0
     repeated: int = 0  # messages whose id an earlier one of their topic has
     archived: int = 0  # messages of the archive that were compared
+    only_archived: int = 0  # and that were not: the place does not have them, or no more
     digests: Digests = field(default_factory=lambda: Digests(HASHED))
     damage: list[Finding] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
@@ -106,12 +106,11 @@ def audit(
     if not where.path and archive is None:
         raise ConfigError("give an archive to compare with, or a store directory to check")
     shared: Ranges | None = None
-    files: list[DataFile] = []
+    manifests: list[Manifest] = []
     columns: tuple[str, ...] = HASHED
     findings = Findings()
     if archive is not None:
         manifests = Archive(archive).existing()
-        files = [file for each in manifests for file in each.files]
         has = set.intersection(*(set(each.columns) for each in manifests))
         columns = tuple(sorted((has | set(HASHED)) & has - set(PLACE)))
         names = brokers_of(manifests)
@@ -128,9 +127,14 @@ def audit(
         audited.digests = _of_queues(spark, where, shared, columns, progress)
         audited.messages, audited.queues = audited.digests.rows, len(shared)
     if archive is not None and shared is not None:
-        there = _of_archive(spark, Archive(archive), files, shared, columns, findings)
+        there, audited.only_archived = audit_archive(
+            spark, Archive(archive), manifests, shared, columns, findings
+        )
         audited.archived = there.rows
         _compare(audited.digests, there, archive, findings)
+        if audited.only_archived:
+            what = f"{audited.only_archived:,} messages have nothing to be compared with, only"
+            _tell(findings, archive, f"{what} their files were checked", note=True)
     return audited
 
 
@@ -309,49 +313,6 @@ def _digest_part(part: Sequence[Range], *, where: Where, columns: tuple[str, ...
         for batch in access.batches(part, decoding):
             digests.add(batch)
     return digests
-
-
-def _of_archive(
-    spark: Any,
-    archive: Archive,
-    files: Sequence[DataFile],
-    shared: Ranges,
-    columns: Sequence[str],
-    findings: Findings,
-) -> Digests:
-    wanted = []
-    for file in files:
-        first, end = shared.get(file.queue, (0, 0))
-        if file.first < end and file.end > first:
-            wanted.append(file)
-    work = partial(_digest_file, root=archive.path, shared=shared, columns=tuple(columns))
-    result = Digests(tuple(columns))
-    weights = [file.bytes for file in wanted]
-    for digests, wrong in run(spark, work, wanted, weights):
-        result.merge(digests)
-        for path, what in wrong:
-            findings.add(f"archive: {what}", path, 0, together=False)
-    return result
-
-
-def _digest_file(
-    file: DataFile, *, root: str, shared: Ranges, columns: tuple[str, ...]
-) -> tuple[Digests, list[tuple[str, str]]]:
-    """The digests of one Parquet file, and what is wrong with it."""
-    digests = Digests(columns)
-    path = os.path.join(root, file.path)
-    names = list(dict.fromkeys((*PLACE, "storeTimestamp", "queueOffset", *columns)))
-    rows = 0
-    try:
-        with pq.ParquetFile(path) as parquet:
-            for batch in parquet.iter_batches(16_384, columns=names):
-                rows += batch.num_rows
-                digests.add(within(batch, shared))
-    except (OSError, ValueError, KeyError) as error:
-        return digests, [(path, f"a file cannot be read: {str(error).splitlines()[0]}")]
-    if rows != file.rows:
-        return digests, [(path, f"a file has {rows:,} rows, its manifest says {file.rows:,}")]
-    return digests, []
 
 
 def _compare(here: Digests, there: Digests, archive: str, findings: Findings) -> None:

@@ -22,6 +22,7 @@ import os
 import posixpath
 import re
 import shutil
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -153,6 +154,18 @@ class Archive:
     def full(self, file: DataFile) -> str:
         """The full path of a file."""
         return os.path.join(self.path, file.path)
+
+    def fault_of(self, file: DataFile) -> str:
+        """Why a listed file cannot be what was archived, by its size alone; empty if it can."""
+        try:
+            found = os.stat(self.full(file))
+        except (FileNotFoundError, NotADirectoryError):
+            return "a file is missing"
+        if not stat.S_ISREG(found.st_mode):
+            return "there is no file, but something else of its name"
+        if found.st_size != file.bytes:
+            return f"a file has {found.st_size:,} B, its manifest says {file.bytes:,} B"
+        return ""
 
     # -- writing ----------------------------------------------------------------------------------
 

@@ -1,0 +1,189 @@
+"""An audit against an archive: its files, whatever is left of their messages elsewhere, and its
+messages beside those of a store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
+from saturnmq.pipeline.access import Where
+from saturnmq.pipeline.jobs.archive import Archived, archive
+from saturnmq.pipeline.jobs.audit import Audited, audit
+from saturnmq.pipeline.jobs.manifest import Archive, DataFile
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return made(tmp_path / "store", 120, step_ms=100_000)
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    return tmp_path / "archive"
+
+
+def where(root: Path) -> Where:
+    return Where.store(str(root), trust_tail=True)
+
+
+def archived(root: Path, to: Path) -> Archived:
+    return archive(None, where(root), ["T0", "T1"], str(to))
+
+
+def audited(root: Path, to: Path) -> Audited:
+    return audit(None, where(root), str(to), sizes=SIZES)
+
+
+def whats(found: Audited) -> str:
+    return "\n".join(each.what for each in found.damage)
+
+
+def rewritten(to: Path, change: Callable[[pa.Table], pa.Table]) -> DataFile:
+    """The first file with several rows, changed, its manifest telling of its new rows and size."""
+    kept = Archive(str(to))
+    manifest = kept.manifests()[0]
+    at, file = next((n, f) for n, f in enumerate(manifest.files) if f.rows > 3)
+    table = change(pq.ParquetFile(kept.full(file)).read())
+    pq.write_table(table, kept.full(file))
+    path = to / "_manifest" / "00000001.json"
+    document = json.loads(path.read_text())
+    document["files"][at] |= {"rows": table.num_rows, "bytes": os.path.getsize(kept.full(file))}
+    path.write_text(json.dumps(document))
+    return file
+
+
+def test_an_archive_of_all_is_sound(root: Path, to: Path) -> None:
+    archived(root, to)
+    found = audited(root, to)
+    assert found.sound, whats(found)
+    assert (found.archived, found.digests.rows) == (120, 120)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("a row less", lambda table: table.slice(1)),
+        ("a row more", lambda table: pa.concat_tables([table, table.slice(0, 1)])),
+        (
+            "another body",
+            lambda table: table.set_column(
+                table.schema.get_field_index("body"),
+                table.schema.field("body"),
+                pa.array([b"x", *table["body"].to_pylist()[1:]], pa.binary()),
+            ),
+        ),
+        (
+            "two rows changed places",
+            lambda table: table.set_column(
+                table.schema.get_field_index("keys"),
+                table.schema.field("keys"),
+                pa.array(table["keys"].to_pylist()[::-1], pa.string()),
+            ),
+        ),
+    ],
+)
+def test_a_changed_archive_is_found_by_queue_and_hour(root, to, name, change) -> None:
+    archived(root, to)
+    file = rewritten(to, change)
+    text = whats(audited(root, to))
+    assert f"queue {file.topic}/{file.queue_id} of store, hour {file.hour}: here" in text
+
+
+def test_a_missing_or_broken_file_of_the_archive_is_found(root: Path, to: Path) -> None:
+    archived(root, to)
+    kept = Archive(str(to))
+    first, second, *_ = kept.manifests()[0].files
+    os.unlink(kept.full(first))
+    Path(kept.full(second)).write_bytes(b"PAR1")
+    found = audited(root, to)
+    told = {each.path: each.what for each in found.damage}
+    assert told[kept.full(first)] == "archive: a file is missing"
+    assert told[kept.full(second)].startswith("archive: a file has 4 B, its manifest says")
+
+
+def test_only_what_both_should_hold_is_compared(root: Path, to: Path) -> None:
+    archived(root, to)
+    store = opened(root)
+    put(store, 60, seed=8)  # not archived
+    store.close()
+    found = audited(root, to)
+    assert found.sound, whats(found)
+    assert found.archived == 120
+    for path in segments(root)[:3]:  # no longer in the store
+        path.unlink()
+    found = audited(root, to)
+    assert found.sound, whats(found)
+    assert 0 < found.archived < 120
+    assert found.archived + found.only_archived == 120
+    [note] = [each.what for each in found.notes if each.what.startswith("archive")]
+    assert f"{found.only_archived} messages have nothing to be compared with" in note
+
+
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def filled_with_junk(path: Path) -> None:
+    path.write_bytes(os.urandom(path.stat().st_size))
+
+
+def with_a_flipped_bit(path: Path) -> None:
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    body = next(each for each in columns if each.path_in_schema == "body")
+    at = body.data_page_offset + body.total_compressed_size - 1
+    overwrite(path, at, bytes([path.read_bytes()[at] ^ 0x10]))
+
+
+def replaced_by_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (emptied, "a file has 0 B, its manifest says"),
+        (filled_with_junk, "a file cannot be read"),
+        (with_a_flipped_bit, "a file cannot be read"),
+        (Path.unlink, "a file is missing"),
+        (replaced_by_a_directory, "something else of its name"),
+    ],
+)
+def test_a_file_whose_messages_no_store_has_is_checked(root: Path, to: Path, change, what) -> None:
+    archived(root, to)
+    for path in segments(root)[:3]:
+        path.unlink()
+    kept = Archive(str(to))
+    sound = audited(root, to)
+    file = kept.manifests()[0].files[0]  # of the first hour
+    change(Path(kept.full(file)))
+    found = audited(root, to)
+    assert (found.archived, sound.sound) == (sound.archived, True)
+    assert [(what in each.what, each.path) for each in found.damage] == [(True, kept.full(file))]
+
+
+def test_a_file_of_a_topic_that_is_gone_is_checked(root: Path, to: Path) -> None:
+    archived(root, to)
+    shutil.rmtree(root / "consumequeue" / "T0")
+    kept = Archive(str(to))
+    file = next(each for each in kept.manifests()[0].files if each.topic == "T0")
+    emptied(Path(kept.full(file)))
+    assert kept.full(file) in {each.path for each in audited(root, to).damage}
+
+
+def test_a_store_that_lacks_what_was_archived_is_found(root: Path, to: Path) -> None:
+    store = opened(root)
+    put(store, 1, seed=8)
+    store.close()
+    archived(root, to)
+    shorter = made(root.with_name("shorter"), 120, step_ms=100_000)
+    assert "the archive reaches to" in whats(audited(shorter, to))
