@@ -55,6 +55,7 @@ _OPEN_FILES = 64  # of a task: small topics have many hours and queues in one
 _REPEATING = ["topic", "brokerName", "queueId", "tags", "bornHost", "storeHost"]
 _REPEATING += ["flag", "sysFlag", "reconsumeTimes", f"{PROPERTIES}.key_value.key"]
 _MEASURED = ["queueOffset", "storeTimestamp", "bornTimestamp"]  # have statistics to skip by
+_VERIFY_PAGES = "parquet.page.verify-checksum.enabled"  # of Spark's reader
 _CHECKPOINT = "_checkpoint"  # of the plain path, in the archive
 
 
@@ -146,7 +147,9 @@ def archive(
 
 def read_archive(spark: Any, path: str) -> Any:
     """A DataFrame of what an archive holds: its columns and `hour`, the partition (STRING, such as
-    2026-11-21-13). Of a fast archive only what its manifests list."""
+    2026-11-21-13). Of a fast archive only what its manifests list.
+
+    StoreDamaged if one of those files is missing or has another size than its manifest says."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     if not is_local(path) or os.path.isdir(os.path.join(path, "_spark_metadata")):
@@ -161,10 +164,12 @@ def read_archive(spark: Any, path: str) -> Any:
     schema = select(manifests[-1].columns).spark_schema()
     schema.fields.append(StructField(HOUR, StringType()))
     schema.names.append(HOUR)
-    files = [kept.full(file) for manifest in manifests for file in manifest.files]
+    # Spark gives fewer rows of a file that is empty, or of a directory, and says nothing.
+    files = [kept.check(file) for manifest in manifests for file in manifest.files]
     if not files:
         return spark.createDataFrame([], schema)
-    found = spark.read.schema(schema).option("basePath", kept.path).parquet(*files)
+    reader = spark.read.schema(schema).option("basePath", kept.path).option(_VERIFY_PAGES, "true")
+    found = reader.parquet(*files)
     return found.select(schema.names)  # Spark puts the columns of partitions last
 
 

@@ -167,6 +167,20 @@ class Archive:
             return f"a file has {found.st_size:,} B, its manifest says {file.bytes:,} B"
         return ""
 
+    def check(self, file: DataFile) -> str:
+        """The full path of a listed file; StoreDamaged if it cannot be what was archived."""
+        path = self.full(file)
+        if fault := self.fault_of(file):
+            raise self.damaged(path, fault)
+        return path
+
+    def damaged(self, path: str, fault: str) -> StoreDamaged:
+        """The error of a file that is not what was archived."""
+        return StoreDamaged(
+            f"restore {path} from a copy, or archive to another directory what the topics still "
+            f"have: {fault}; `saturnmq pipeline audit --archive {self.path}` finds all such files"
+        )
+
     # -- writing ----------------------------------------------------------------------------------
 
     @contextlib.contextmanager

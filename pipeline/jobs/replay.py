@@ -226,7 +226,7 @@ def _read(part: Together, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _of_piece(piece: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(piece.path) as file:
+    with pq.ParquetFile(piece.path, page_checksum_verification=True) as file:
         names = [name for name in columns if name in file.schema_arrow.names]
         if _SHARDING_COLUMN in columns and _SHARDING_COLUMN not in names:
             names = list(dict.fromkeys([*names, "properties"]))

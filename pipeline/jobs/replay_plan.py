@@ -74,7 +74,8 @@ class ReplayPlan:
 def plan(path: str, topic: str | None) -> ReplayPlan:
     """Plan a replay of the archive or the Parquet at `path`; `topic`: only messages from there.
 
-    ConfigError if there is nothing, or several topics and none is named.
+    ConfigError if there is nothing, or several topics and none is named. StoreDamaged if a file is
+    not what the archive's manifests say.
     """
     archive = Archive(path)
     manifests = archive.manifests()
@@ -102,7 +103,7 @@ def _of_archive(archive: Archive, manifests: Sequence[Manifest], topic: str | No
         steps += _steps(
             [
                 [
-                    [_Footer(archive.full(file), schemas) for file in files]
+                    [_archived(archive, file, schemas) for file in files]
                     for files in _overlapping(lanes[queue])
                 ]
                 for queue in sorted(lanes)
@@ -111,6 +112,15 @@ def _of_archive(archive: Archive, manifests: Sequence[Manifest], topic: str | No
     # not the path, where another archive may lie one day
     identity = f"{_VERSION} {manifests[0].run} {topic}"
     return ReplayPlan(tuple(steps), identity, schemas.common)
+
+
+def _archived(archive: Archive, file: DataFile, schemas: _Schemas) -> _Footer:
+    """StoreDamaged if the file is not what its manifest lists."""
+    footer = _Footer(archive.check(file), schemas)
+    if footer.rows != file.rows:
+        fault = f"a file has {footer.rows:,} rows, its manifest says {file.rows:,}"
+        raise archive.damaged(footer.path, fault)
+    return footer
 
 
 def _of_files(path: str, topic: str | None) -> ReplayPlan:

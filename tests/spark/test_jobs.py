@@ -13,6 +13,7 @@ import pipeline_store_rig
 import pytest
 from cluster_rig import running
 from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
+from pyarrow.parquet import ParquetFile
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.main import app
 from saturnmq.pipeline import session
@@ -119,6 +120,22 @@ def test_an_archive_reads_back_by_topic_and_hour(spark, archived):
     assert {row.topic for row in found} == {"orders"}
     assert all(row.hour == row.stored for row in found)
     assert Counter(bytes(row.body) for row in found) == Counter(b"b%d" % n for n in range(ROWS))
+
+
+def test_a_flipped_bit_in_an_archive_is_no_row(spark, archived, tmp_path):
+    copy = tmp_path / "flipped"
+    shutil.copytree(archived, copy)
+    path = next(iter(copy.rglob("*.parquet")))
+    group = ParquetFile(path).metadata.row_group(0)
+    body = next(
+        column
+        for column in map(group.column, range(group.num_columns))
+        if column.path_in_schema == "body"
+    )
+    at = body.data_page_offset + body.total_compressed_size - 1
+    overwrite(path, at, bytes([path.read_bytes()[at] ^ 0x10]))
+    with pytest.raises(Exception, match="CRC"):
+        read_archive(spark, str(copy)).select("body").collect()
 
 
 def test_cluster_and_store_agree_with_the_archive(spark, cluster, archived):

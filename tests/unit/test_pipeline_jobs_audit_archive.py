@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
 from saturnmq.pipeline.access import Where
-from saturnmq.pipeline.jobs.archive import Archived, archive
+from saturnmq.pipeline.jobs.archive import Archived, archive, read_archive
 from saturnmq.pipeline.jobs.audit import Audited, audit
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile
+from saturnmq.runtime.errors import StoreDamaged
 
 
 @pytest.fixture
@@ -169,6 +170,24 @@ def test_a_file_whose_messages_no_store_has_is_checked(root: Path, to: Path, cha
     found = audited(root, to)
     assert (found.archived, sound.sound) == (sound.archived, True)
     assert [(what in each.what, each.path) for each in found.damage] == [(True, kept.full(file))]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (emptied, "a file has 0 B, its manifest says"),
+        (Path.unlink, "a file is missing"),
+        (replaced_by_a_directory, "something else of its name"),
+    ],
+)
+def test_an_archive_that_lacks_a_file_is_not_read(root: Path, to: Path, change, what) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    archived(root, to)
+    kept = Archive(str(to))
+    path = Path(kept.full(kept.manifests()[0].files[0]))
+    change(path)
+    with pytest.raises(StoreDamaged, match=f"restore {path} from a copy.*{what}"):
+        read_archive(None, str(to))
 
 
 def test_a_file_of_a_topic_that_is_gone_is_checked(root: Path, to: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -17,7 +18,7 @@ from saturnmq.pipeline.jobs.manifest import Archive, DataFile
 from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, plan
 from saturnmq.pipeline.jobs.tasks import cause
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.runtime.errors import ConfigError
+from saturnmq.runtime.errors import ConfigError, StoreDamaged
 
 
 @pytest.fixture
@@ -100,19 +101,37 @@ def test_files_of_a_queue_whose_offsets_overlap_are_sorted_together(to, monkeypa
     queue = MessageQueue("T1", "store", 1)
     files = [file for file in kept.manifests()[0].files if file.queue == queue][:2]
     one, other = (pq.ParquetFile(kept.full(file)).read() for file in files)
-    rows = pa.concat_tables([one, other])
+    rows, written = pa.concat_tables([one, other]), {}
     for file, table in zip(files, (rows[::2], rows[1::2]), strict=True):
         pq.write_table(table, kept.full(file))
+        written[file.path] = {"rows": table.num_rows, "bytes": os.path.getsize(kept.full(file))}
     whole = DataFile.__init__
 
     def overlapping(self, *arguments, **named):
-        if named and named["path"] in {file.path for file in files}:
-            named |= {"first": files[0].first, "end": files[1].end}
+        if named and named["path"] in written:
+            named |= {"first": files[0].first, "end": files[1].end} | written[named["path"]]
         whole(self, *arguments, **named)
 
     monkeypatch.setattr(DataFile, "__init__", overlapping)
     offsets = [offset for _, offset in sent(plan(to, "T1"))[1]]
     assert offsets == sorted(offsets)
+
+
+def test_of_an_archive_with_a_damaged_file_nothing_is_sent(to: str) -> None:
+    kept = Archive(to)
+    file = next(file for file in kept.manifests()[0].files if file.topic == "T1" and file.rows > 3)
+    path = Path(kept.full(file))
+    table = pq.ParquetFile(path).read()
+    path.write_bytes(b"")
+    with pytest.raises(StoreDamaged, match=rf"restore {path} from a copy.* a file has 0 B"):
+        plan(to, "T1")
+    assert plan(to, "T0").rows == 60
+    pq.write_table(table.slice(1), path)
+    manifest = Path(to) / "_manifest" / "00000001.json"
+    size = str(path.stat().st_size)
+    manifest.write_text(manifest.read_text().replace(str(file.bytes), size))
+    with pytest.raises(StoreDamaged, match=f"a file has {file.rows - 1} rows, its manifest says"):
+        plan(to, "T1")
 
 
 def test_other_parquet_is_known_by_its_files(tmp_path: Path) -> None:
