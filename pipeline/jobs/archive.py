@@ -92,11 +92,16 @@ def archive(
     properties. `mode` FAILFAST or DROPMALFORMED. With `durable` a run that ended survives a power
     cut. `max_bytes`: of frames that one task reads at most.
 
-    ConfigError for what makes no sense, ArchiveChanged when another run was faster, DataLoss when
-    messages are gone that the archive should have got (unless `fail_on_data_loss` is off).
+    ConfigError for what makes no sense, as an archive of Spark's file sink at `to`, ArchiveChanged
+    when another run was faster, DataLoss when messages are gone that the archive should have got
+    (unless `fail_on_data_loss` is off).
     """
     kept = Archive(to)
     _check(compression, mode)
+    if kept.is_of_spark:
+        raise ConfigError(
+            f"give another directory, or --spark-sink: {to} holds an archive of Spark's file sink"
+        )
     with kept.run() as attempt:
         manifests = kept.manifests()
         chosen = _columns(columns, manifests, to)
@@ -149,17 +154,16 @@ def read_archive(spark: Any, path: str) -> Any:
     """A DataFrame of what an archive holds: its columns and `hour`, the partition (STRING, such as
     2026-11-21-13). Of a fast archive only what its manifests list.
 
-    StoreDamaged if one of those files is missing or has another size than its manifest says."""
-    from pyspark.sql.types import StringType, StructField, StructType
+    StoreDamaged if one of those files is missing or has another size than its manifest says.
+    ConfigError if there is no archive, or one of each kind.
+    """
+    from pyspark.sql.types import StringType, StructField
 
-    if not is_local(path) or os.path.isdir(os.path.join(path, "_spark_metadata")):
-        # Spark would guess the types of the directories: a topic 0123 would be the number 123.
-        texts = {name: StructField(name, StringType()) for name in ("topic", HOUR)}
-        guessed = spark.read.parquet(path).schema
-        return spark.read.schema(
-            StructType([texts.get(each.name, each) for each in guessed])
-        ).parquet(path)
+    if not is_local(path):
+        return _read_spark_archive(spark, path)
     kept = Archive(path)
+    if kept.is_of_spark and not kept.manifests():
+        return _read_spark_archive(spark, path)
     manifests = kept.existing()
     schema = select(manifests[-1].columns).spark_schema()
     schema.fields.append(StructField(HOUR, StringType()))
@@ -171,6 +175,16 @@ def read_archive(spark: Any, path: str) -> Any:
     reader = spark.read.schema(schema).option("basePath", kept.path).option(_VERIFY_PAGES, "true")
     found = reader.parquet(*files)
     return found.select(schema.names)  # Spark puts the columns of partitions last
+
+
+def _read_spark_archive(spark: Any, path: str) -> Any:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    # Spark would guess the types of the directories: a topic 0123 would be the number 123.
+    texts = {name: StructField(name, StringType()) for name in ("topic", HOUR)}
+    guessed = spark.read.parquet(path).schema
+    schema = StructType([texts.get(each.name, each) for each in guessed])
+    return spark.read.schema(schema).parquet(path)
 
 
 # -- the plan -------------------------------------------------------------------------------------
@@ -425,6 +439,11 @@ def archive_by_spark(
     from pyspark.sql import functions as f
 
     _check(compression, mode)
+    if is_local(to) and Archive(to).manifests():
+        raise ConfigError(
+            f"give another directory, or leave out --spark-sink: {to} holds an archive that was "
+            "written without"
+        )
     chosen = _columns(columns or (*DEFAULT, PROPERTIES), (), to)
     source = (
         spark.readStream.format("saturnmq")

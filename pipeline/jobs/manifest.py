@@ -36,6 +36,7 @@ from saturnmq.runtime.errors import ConfigError, SaturnError, StoreDamaged
 VERSION = 1
 MANIFESTS = "_manifest"
 TEMPORARY = "_temporary"
+SPARK_LOG = "_spark_metadata"  # of Spark's own file sink, which writes archives of another kind
 PLACED = "placed.json"  # in a run's directory: the names it is about to give
 LOCK = "lock"  # beside it: held while the run lives
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -123,8 +124,9 @@ class Archive:
         self._temporary = os.path.join(self.path, TEMPORARY)
 
     def manifests(self) -> list[Manifest]:
-        """All, in order. StoreDamaged if one is missing or none that we understand."""
-        found = []
+        """All, in order. StoreDamaged if one is missing or none that we understand; ConfigError if
+        Spark's file sink has written here as well."""
+        found: list[Manifest] = []
         for number, name in enumerate(self._names(), 1):
             path = os.path.join(self._manifests, name)
             if name != manifest_name(number):
@@ -135,6 +137,11 @@ class Archive:
                     found.append(Manifest.from_json(json.load(file)))
             except (KeyError, TypeError, ValueError, RecursionError) as error:
                 raise StoreDamaged(f"{path} is no manifest: {error!r}") from error
+        if found and self.is_of_spark:
+            raise ConfigError(
+                f"move {MANIFESTS} or {SPARK_LOG} away to use the archive of the other: "
+                f"{self.path} holds two, one of them of --spark-sink; messages may be in both"
+            )
         return found
 
     def _names(self) -> list[str]:
@@ -143,6 +150,11 @@ class Archive:
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(name for name in names if name.endswith(".json") and name[0] != ".")
+
+    @property
+    def is_of_spark(self) -> bool:
+        """Whether Spark's own file sink has written here."""
+        return os.path.isdir(os.path.join(self.path, SPARK_LOG))
 
     def existing(self) -> list[Manifest]:
         """The same as `manifests`; ConfigError if there is none."""

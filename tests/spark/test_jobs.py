@@ -202,11 +202,22 @@ def test_the_plain_path_archives_once_too_and_any_parquet_can_be_replayed(spark,
     assert first.messages >= ROWS
     assert archive_by_spark(spark, where(cluster), ["orders"], to).messages == 0
     assert set(read_archive(spark, to).columns) > {"body", "topic", "hour"}
+    with pytest.raises(ConfigError, match=r"or --spark-sink: .* an archive of Spark's file sink"):
+        archive(spark, where(cluster), ["orders"], to)
+    assert not (tmp_path / "plain" / "_temporary").exists()
     servers = cluster.nameservers[0]
     for new in (first.messages, 0):
         done = replay(spark, to, "plain", servers, source_topic="orders")
         assert (done.messages, done.new) == (first.messages, new)
     assert rows_of(contents(cluster, "plain")) == rows_of(contents(cluster, "orders"))
+
+
+def test_the_plain_path_refuses_an_archive_of_the_other_kind(spark, cluster, archived, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(archived, copy)
+    with pytest.raises(ConfigError, match=r"leave out --spark-sink: .* holds an archive"):
+        archive_by_spark(spark, where(cluster), ["orders"], str(copy))
+    assert not (copy / "_checkpoint").exists()
 
 
 def test_the_plain_path_has_hours_of_utc_in_every_time_zone(spark, tmp_path, monkeypatch):

@@ -21,9 +21,10 @@ from pipeline_store_rig import SIZES, made, opened, put, segments
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.main import app
 from saturnmq.pipeline.access import DataLoss, Where
-from saturnmq.pipeline.jobs.archive import Archived, archive
+from saturnmq.pipeline.jobs.archive import Archived, archive, archive_by_spark, read_archive
 from saturnmq.pipeline.jobs.audit import audit
 from saturnmq.pipeline.jobs.manifest import Archive, ArchiveChanged
+from saturnmq.pipeline.jobs.replay_plan import plan
 from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError, StoreDamaged
@@ -297,6 +298,28 @@ def test_of_two_runs_at_once_the_second_adds_nothing_and_says_so(
     listed = {file.path for file in Archive(str(to)).manifests()[0].files}
     assert {name for name in names(to) if name.endswith(".parquet")} == listed
     assert audited(root, to).sound
+
+
+def test_a_directory_holds_archives_of_one_kind(root: Path, to: Path) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
+    (to / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=f"give another directory, or --spark-sink: {to} holds"):
+        archived(root, to)
+    assert os.listdir(to) == ["_spark_metadata"]
+    other = to.with_name("other")
+    archived(root, other)
+    with pytest.raises(ConfigError, match=f"leave out --spark-sink: file:{other} holds"):
+        archive_by_spark(None, where(root), TOPICS, f"file:{other}")
+    (other / "_spark_metadata").mkdir()
+    both = f"move _manifest or _spark_metadata away .* {other} holds two"
+    for use in (
+        lambda: read_archive(None, str(other)),
+        lambda: audited(root, other),
+        lambda: plan(str(other), "T0"),
+        lambda: archive_by_spark(None, where(root), TOPICS, str(other)),
+    ):
+        with pytest.raises(ConfigError, match=both):
+            use()
 
 
 # -- kills ----------------------------------------------------------------------------------------
