@@ -78,14 +78,47 @@ def _matching(topics: Iterable[str], pattern: str) -> list[str]:
 def starting(
     access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds], default: str
 ) -> Offsets:
-    """The offset at which the read begins in each queue."""
-    position = options.starting or Position(word=default, option="startingOffsets")
-    found = _resolve(access, options, position, bounds, or_end=options.latest_if_no_match)
+    """The offset at which a stream begins in each queue."""
+    found = _starts(access, options, bounds, default)
     for queue, (low, _) in bounds.items():
         if found[queue] < low:
-            lost(options.fail_on_data_loss, _range(queue), found[queue], low, "they are deleted")
+            _deleted(options, queue, found[queue], low)
             found[queue] = low
     return found
+
+
+def ranges(
+    access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds]
+) -> list[Range]:
+    """The range of a batch in each queue. Both its ends may have expired: a range that is gone is
+    empty, and a loss. ConfigError for a start behind its end."""
+    ends = ending(access, options, bounds)
+    # The earliest message up to an end that has expired is none, rather than one behind it.
+    reached = {queue: Bounds(min(low, ends[queue]), high) for queue, (low, high) in bounds.items()}
+    starts = _starts(access, options, reached, EARLIEST)
+    found = []
+    for queue, (low, _) in bounds.items():
+        start, end = starts[queue], ends[queue]
+        if start > end:
+            raise ConfigError(
+                f"the start {start} of {_name(queue)} is behind its end {end}; let the starting "
+                "option name an offset or time before that of the ending one"
+            )
+        if start < min(low, end):
+            _deleted(options, queue, start, min(low, end))
+        found.append(Range(*queue, max(start, low), max(end, low)))
+    return found
+
+
+def _starts(
+    access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds], default: str
+) -> Offsets:
+    position = options.starting or Position(word=default, option="startingOffsets")
+    return _resolve(access, options, position, bounds, or_end=options.latest_if_no_match)
+
+
+def _deleted(options: SourceOptions, queue: MessageQueue, start: int, end: int) -> None:
+    lost(options.fail_on_data_loss, Range(*queue, start, end), start, end, "they are deleted")
 
 
 def ending(
@@ -177,7 +210,3 @@ def _at_time(
 
 def _name(queue: MessageQueue) -> str:
     return f"{queue.topic} {queue.broker_name}/{queue.queue_id}"
-
-
-def _range(queue: MessageQueue) -> Range:
-    return Range(queue.topic, queue.broker_name, queue.queue_id, 0, 0)

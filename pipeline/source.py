@@ -28,10 +28,9 @@ from saturnmq.pipeline import options as _options
 from saturnmq.pipeline import resolve_offsets
 from saturnmq.pipeline.access import Access, Decoding, Where
 from saturnmq.pipeline.columns import from_spark_schema
-from saturnmq.pipeline.options import EARLIEST, SourceOptions
+from saturnmq.pipeline.options import SourceOptions
 from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import Range, ReadPlan, pack
-from saturnmq.runtime.errors import ConfigError
 
 CLOCK_SLACK_MS = 60_000  # a broker's clock may have gone back between two messages
 
@@ -87,18 +86,7 @@ class BatchReader(DataSourceReader):
         options = self._options
         with open_access(self._where) as access:
             bounds = resolve_offsets.find(access, options)
-            starts = resolve_offsets.starting(access, options, bounds, EARLIEST)
-            ends = resolve_offsets.ending(access, options, bounds)
-            ranges = []
-            for queue, start in starts.items():
-                if start > ends[queue]:
-                    raise ConfigError(
-                        f"the start {start} of {queue.topic} {queue.broker_name}/{queue.queue_id} "
-                        f"is behind its end {ends[queue]}; let the starting option name an offset "
-                        "or time before that of the ending one"
-                    )
-                ranges.append(Range(*queue, start, ends[queue]))
-            ranges = self._narrowed(access, ranges)
+            ranges = self._narrowed(access, resolve_offsets.ranges(access, options, bounds))
             return [Ranges(own) for own in plan_ranges(access, ranges, plan_of(options))]
 
     def _narrowed(self, access: Access, ranges: list[Range]) -> list[Range]:
