@@ -21,7 +21,7 @@ from typing import Any
 from saturnmq.pipeline.access import STORE_BROKER, Decoding, Where
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.jobs.archive import brokers_of, workers
-from saturnmq.pipeline.jobs.audit_archive import audit_archive
+from saturnmq.pipeline.jobs.audit_archive import audit_archive, queue_name
 from saturnmq.pipeline.jobs.audit_log import (
     FileAudit,
     Repeated,
@@ -279,9 +279,9 @@ def _shared(where: Where, archived: Ranges, archive: str, findings: Findings) ->
         low, high = bounds.get(queue, (0, 0))
         if queue not in bounds:
             if not where.path or queue.broker_name == where.broker_name:
-                _tell(findings, archive, f"{_name(queue)} is not there, only in the archive")
+                _tell(findings, archive, f"{queue_name(queue)} is not there, only in the archive")
         elif high < end:
-            what = f"{_name(queue)} ends at {high}, the archive reaches to {end}"
+            what = f"{queue_name(queue)} ends at {high}, the archive reaches to {end}"
             _tell(findings, archive, what, note=running)
         if max(low, first) < min(high, end):
             shared[queue] = max(low, first), min(high, end)
@@ -328,10 +328,6 @@ def _tell(findings: Findings, archive: str, what: str, *, note: bool = False) ->
     findings.add(f"archive: {what}", archive, 0, note=note, together=False)
 
 
-def _name(queue: MessageQueue) -> str:
-    return f"queue {queue.topic}/{queue.queue_id} of {queue.broker_name}"
-
-
 def _key_name(key: HourKey) -> str:
     queue = MessageQueue(key.topic, key.broker, key.queue_id)
-    return f"{_name(queue)}, hour {hour_name(key.hour)}"
+    return f"{queue_name(queue)}, hour {hour_name(key.hour)}"

@@ -130,8 +130,9 @@ class Archive:
         for number, name in enumerate(self._names(), 1):
             path = os.path.join(self._manifests, name)
             if name != manifest_name(number):
-                expected = os.path.join(self._manifests, manifest_name(number))
-                raise StoreDamaged(f"{expected} is missing: restore it, {name} follows it")
+                raise StoreDamaged(
+                    f"{self.manifest(number)} is missing: restore it, {name} follows it"
+                )
             try:
                 with open(path, "rb") as file:
                     found.append(Manifest.from_json(json.load(file)))
@@ -162,6 +163,10 @@ class Archive:
         if not found:
             raise ConfigError(f"{self.path} is no archive: it has no {MANIFESTS}/00000001.json")
         return found
+
+    def manifest(self, number: int) -> str:
+        """The full path of a manifest."""
+        return os.path.join(self._manifests, manifest_name(number))
 
     def full(self, file: DataFile) -> str:
         """The full path of a file."""
@@ -248,7 +253,7 @@ class Archive:
     def add(self, manifest: Manifest) -> None:
         """Make it count, at once and for good; ArchiveChanged if its number is taken."""
         os.makedirs(self._manifests, exist_ok=True)
-        target = os.path.join(self._manifests, manifest_name(manifest.number))
+        target = self.manifest(manifest.number)
         attempt = os.path.join(self._manifests, f".{manifest.run}")
         write_durably(attempt, json.dumps(manifest.to_json(), indent=1).encode())
         try:

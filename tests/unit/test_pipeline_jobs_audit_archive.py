@@ -190,6 +190,107 @@ def test_an_archive_that_lacks_a_file_is_not_read(root: Path, to: Path, change, 
         read_archive(None, str(to))
 
 
+def with_column(table: pa.Table, name: str, values: list) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at), pa.array(values, table.schema.types[at]))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda t: with_column(t, "topic", ["T9"] * len(t)), "rows of topic 'T9', its man"),
+        (lambda t: with_column(t, "queueId", [7] * len(t)), "rows of queueId 7, its manifest"),
+        (lambda t: with_column(t, "queueId", [None] * len(t)), "rows without queueId"),
+        (
+            lambda t: with_column(t, "storeTimestamp", [0] * len(t)),
+            "rows of the hour 1970-01-01-00, its manifest says",
+        ),
+        (
+            lambda t: with_column(t, "queueOffset", range(1000, 1000 + len(t))),
+            "rows outside of the offsets",
+        ),
+        (lambda t: t.take([0, 2, 1, *range(3, len(t))]), "rows that are not in the queue's"),
+    ],
+)
+def test_rows_that_cannot_be_those_of_their_file_are_found(
+    root: Path, to: Path, change, what
+) -> None:
+    archived(root, to)
+    shutil.rmtree(root / "consumequeue")  # there is nothing to compare with
+    file = rewritten(to, change)
+    path = Archive(str(to)).full(file)
+    assert f"archive: a file has {what}" in "".join(
+        each.what for each in audited(root, to).damage if each.path == path
+    )
+
+
+def edited(to: Path, number: int, change: Callable[[dict], object]) -> str:
+    path = to / "_manifest" / f"{number:08d}.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    return str(path)
+
+
+def range_of(document: dict) -> list[int]:
+    return document["ranges"]["T1"]["store"]["1"]
+
+
+def set_range(start: int, end: int) -> Callable[[dict], object]:
+    """Both ends of a queue's range are moved by so much."""
+
+    def change(document: dict) -> None:
+        found = range_of(document)
+        found[:] = found[0] + start, found[1] + end
+
+    return change
+
+
+def in_another_directory(document: dict) -> None:
+    file = document["files"][0]
+    file["path"] = file["path"].replace("topic=T0", "topic=T9")
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "what"),
+    [
+        (2, set_range(0, -1), "the manifest covers"),
+        (1, set_range(1, 0), "the manifest covers 1 to"),
+        (1, lambda document: document["ranges"]["T1"]["store"].pop("1"), "covers 0 to 0"),
+        (2, set_range(-1, 0), "those before it reach to"),
+        (1, lambda document: document["files"].append(document["files"][0]), "is listed twice"),
+        (
+            1,
+            lambda document: document["files"].append(
+                document["files"][0] | {"path": document["files"][0]["path"] + "x.parquet"}
+            ),
+            "its files have",
+        ),
+        (1, in_another_directory, "is in another directory than topic=T0/hour="),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_or_those_before_is_found(
+    root: Path, to: Path, number: int, change, what: str
+) -> None:
+    archived(root, to)
+    store = opened(root)
+    put(store, 60, seed=8)
+    store.close()
+    archived(root, to)
+    assert audited(root, to).sound
+    path = edited(to, number, change)
+    told = [each.what for each in audited(root, to).damage if each.path == path]
+    assert any(what in each for each in told), told
+
+
+def test_covered_messages_that_are_in_no_file_are_a_note(root: Path, to: Path) -> None:
+    archived(root, to)
+    shutil.rmtree(root / "consumequeue")
+    path = edited(to, 1, lambda document: document["files"].pop())
+    [note] = [each.what for each in audited(root, to).notes if each.path == path]
+    assert "were not archived, they are in no file" in note
+
+
 def test_a_file_of_a_topic_that_is_gone_is_checked(root: Path, to: Path) -> None:
     archived(root, to)
     shutil.rmtree(root / "consumequeue" / "T0")
