@@ -180,6 +180,9 @@ def replay(
     write_id: Annotated[
         str | None, typer.Option("--write-id", help="Replay under this name: as another write.")
     ] = None,
+    compression: Annotated[
+        str, typer.Option(help="Of bodies from 4 KiB on: none, lz4, zstd or zlib.")
+    ] = "none",
     master: Master = LOCAL,
     as_json: AsJson = False,
 ) -> None:
@@ -201,6 +204,7 @@ def replay(
                 queues="keep" if keep_queues else queues,
                 rate=rate,
                 write_id=write_id,
+                options={"compression": compression},
                 progress=show,
             )
         seconds = time.monotonic() - begin

@@ -30,6 +30,15 @@ TEXT_COLUMNS = {"keys": names.KEYS, "tags": names.TAGS, "shardingKey": names.SHA
 LEFT_OUT = frozenset(name.encode() for name in names.RESERVED - set(TEXT_COLUMNS.values()))
 
 
+class RowIllegal(MessageIllegal):
+    """A row of a batch cannot be sent"""
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(f"row {row} of a batch {why}")
+        self.row = row
+        self.why = why
+
+
 class Encoded(NamedTuple):
     """Entries of one request."""
 
@@ -73,10 +82,7 @@ class RowColumns:
     def _put(self, out: bytearray, row: int, id_prefix: bytes, number: int) -> None:
         body = self._columns["body"][row]
         if not body:
-            raise MessageIllegal(
-                f"row {row} of a batch has no body: filter such rows out, RocketMQ takes no empty "
-                "ones"
-            )
+            raise RowIllegal(row, "has no body: filter such rows out, RocketMQ takes no empty ones")
         if number > NUMBER_MAX:
             raise MessageIllegal(
                 f"row {number} of a partition has no number for its id, the last is {NUMBER_MAX}: "
@@ -87,26 +93,29 @@ class RowColumns:
             if not name or not value:
                 continue
             if any(mark in text for mark in (b"\x01", b"\x02") for text in (name, value)):
-                raise MessageIllegal(
-                    f"row {row} of a batch: property {name!r} holds a byte 1 or 2; replace them, "
-                    "they end fields"
+                raise RowIllegal(
+                    row,
+                    f"holds a byte 1 or 2 in property {name!r}: replace them, they end fields",
                 )
             properties += name + b"\x01" + value + b"\x02"
         if len(properties) > PROPERTIES_BYTES_MAX:
-            raise MessageIllegal(
-                f"row {row} of a batch has properties of {len(properties)} B: shorten keys or "
-                f"properties, brokers take {PROPERTIES_BYTES_MAX} B"
+            raise RowIllegal(
+                row,
+                f"has properties of {len(properties)} B: shorten keys or properties, brokers take "
+                f"{PROPERTIES_BYTES_MAX} B",
             )
         if is_torn(properties):
-            raise MessageIllegal(
-                f"row {row} of a batch ends its properties with a zero byte: leave it out, it "
-                "would look like a frame that a crash tore"
+            raise RowIllegal(
+                row,
+                "ends its properties with a zero byte: leave it out, it would look like a frame "
+                "that a crash tore",
             )
         size = ENTRY_BYTES_MIN + len(body) + len(properties)
         if size > self._entry_bytes_max:
-            raise MessageIllegal(
-                f"row {row} of a batch has {size} B with its properties: split it, brokers take "
-                f"batches of {self._entry_bytes_max} B (maxMessageSize)"
+            raise RowIllegal(
+                row,
+                f"has {size} B with its properties: compress bodies (option compression), or split "
+                f"it; brokers take batches of {self._entry_bytes_max} B (maxMessageSize)",
             )
         flag = self._columns["flag"][row] if "flag" in self._columns else None
         encode_batch_item(out, body, properties, flag or 0)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from saturnmq.pipeline.encode_reference import RowIllegal
 from saturnmq.pipeline.sink_options import COLUMN, SHARDING_KEY
 from saturnmq.protocol.jhash import jhash
 from saturnmq.protocol.message_queue import MessageQueue
@@ -70,9 +71,9 @@ class Selector:
             return
         coded = batch.column("topic").dictionary_encode()
         if coded.null_count:
-            row = _first(pc.is_null(coded))
-            raise MessageIllegal(
-                f"row {row} of a batch has no topic: fill column 'topic', or give option 'topic'"
+            raise RowIllegal(
+                _first(pc.is_null(coded)),
+                "has no topic: fill column 'topic', or give option 'topic'",
             )
         names = coded.dictionary.to_pylist()
         for name in names:
@@ -86,9 +87,10 @@ class Selector:
     ) -> Any:
         ids = _rows(batch, "queueId", rows)
         if ids.null_count:
-            raise MessageIllegal(
-                f"row {_first(pc.is_null(ids))} of a batch has no queueId: fill it, or give "
-                "queueSelector=roundRobin"
+            row = _first(pc.is_null(ids))
+            raise RowIllegal(
+                row if rows is None else int(rows[row]),
+                "has no queueId: fill it, or give queueSelector=roundRobin",
             )
         numbers = ids.to_numpy(zero_copy_only=False).astype(np.int64)
         brokers = sorted({queue.broker_name for queue in queues})

@@ -20,12 +20,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from saturnmq.pipeline.access import Where
+from saturnmq.pipeline.encode_reference import RowIllegal
 from saturnmq.pipeline.jobs.archive import known_topics, workers
 from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, Task, Together, plan
 from saturnmq.pipeline.jobs.tasks import Progress, run
 from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.properties import SHARDING_KEY
-from saturnmq.runtime.errors import ConfigError, nearest
+from saturnmq.runtime.errors import ConfigError, MessageIllegal, nearest
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.sink import BatchWriter
@@ -35,6 +36,7 @@ SHARDING, KEEP, ANY = "sharding", "keep", "any"
 QUEUES = (SHARDING, KEEP, ANY)
 _SELECTORS = {SHARDING: "shardingKey", KEEP: "column", ANY: "roundRobin"}
 _SHARDING_COLUMN = "shardingKey"
+_PLACE = ("topic", "brokerName", "queueId", "queueOffset")  # of the message that a row was
 _ROWS = 16_384
 _THROTTLE_S = 0.1  # how finely a rate is kept
 
@@ -212,8 +214,28 @@ def _tell(progress: Progress, before: int, total: int, done: int, _: int) -> Non
 
 
 def _send(task: Task, *, writer: BatchWriter, columns: tuple[str, ...], rate: float) -> Written:
-    batches = (_as_rows(batch, columns) for part in task.parts for batch in _read(part, columns))
-    return writer.write(_throttled(batches, rate) if rate else batches)
+    names = tuple(dict.fromkeys((*columns, *_PLACE)))
+    batches = (batch for part in task.parts for batch in _read(part, names))
+    last: list[pa.RecordBatch] = []  # that was given to the writer
+
+    def given() -> Iterator[pa.RecordBatch]:
+        for batch in _throttled(batches, rate) if rate else batches:
+            last[:] = [batch]
+            yield _as_rows(batch, columns)
+
+    try:
+        return writer.write(given())
+    except RowIllegal as error:
+        place = _place(last[0], error.row)
+        if not place:
+            raise
+        raise MessageIllegal(f"the message of {place} {error.why}") from None
+
+
+def _place(batch: pa.RecordBatch, row: int) -> str:
+    """Where the message of a row was, if its file says so."""
+    names = [name for name in _PLACE if name in batch.schema.names]
+    return ", ".join(f"{name} {batch.column(name)[row].as_py()}" for name in names)
 
 
 def _read(part: Together, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -221,7 +243,7 @@ def _read(part: Together, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     if len(part) == 1:
         yield from _of_piece(part[0], columns)
         return
-    batches = [batch for piece in part for batch in _of_piece(piece, (*columns, "queueOffset"))]
+    batches = [batch for piece in part for batch in _of_piece(piece, columns)]
     yield from pa.Table.from_batches(batches).sort_by("queueOffset").to_batches(_ROWS)
 
 

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 
 import pipeline_store_rig
 import pytest
-from cluster_rig import running
+from cluster_rig import make_topic, running
 from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
 from pyarrow.parquet import ParquetFile
 from saturnmq import Admin, Message, Producer
@@ -174,6 +174,21 @@ def test_a_replay_can_keep_queues_and_a_rate(spark, cluster, archived):
     assert done.new == ROWS
     there, here = contents(cluster, "orders"), contents(cluster, "kept")
     assert here == {queue: rows[: len(here[queue])] for queue, rows in there.items()}
+
+
+def test_a_message_that_was_sent_compressed_is_replayed_compressed(spark, cluster, tmp_path):
+    servers, to = cluster.nameservers[0], str(tmp_path / "big")
+    body = b"z" * (4 << 20)
+    for topic in ("big", "big-again"):
+        make_topic(cluster, topic, 1)
+    with Producer("big", servers) as producer:
+        producer.send_batch([Message("big", b"small%d" % n) for n in range(3)])
+        producer.send(Message("big", body, keys=["k"]))
+    assert archive(spark, where(cluster), ["big"], to).messages == 4
+    with pytest.raises(JobFailed, match=r"queueOffset 3 has .* \(option compression\)"):
+        replay(spark, to, "big-again", servers)
+    assert replay(spark, to, "big-again", servers, options={"compression": "zlib"}).new == 4
+    assert [row[1] for row in contents(cluster, "big-again")[0]][-1] == body
 
 
 def test_what_cannot_be_replayed_says_what_to_change(spark, cluster, archived, tmp_path):

@@ -5,20 +5,27 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pipeline_store_rig import made, opened, put
+from saturnmq.cli.main import app
 from saturnmq.pipeline.access import Where
+from saturnmq.pipeline.encoding import Encoder
 from saturnmq.pipeline.jobs import replay_plan
 from saturnmq.pipeline.jobs.archive import archive
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile
+from saturnmq.pipeline.jobs.replay import Replayed, _send
 from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, plan
 from saturnmq.pipeline.jobs.tasks import cause
+from saturnmq.pipeline.sink_task import Written
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.runtime.errors import ConfigError, StoreDamaged
+from saturnmq.runtime.errors import ConfigError, MessageIllegal, StoreDamaged
+from typer.testing import CliRunner
 
 
 @pytest.fixture
@@ -156,6 +163,51 @@ def test_other_parquet_is_known_by_its_files(tmp_path: Path) -> None:
     (directory / "a.parquet").write_bytes(b"no Parquet")
     with pytest.raises(ConfigError, match=r"a\.parquet is no Parquet"):
         plan(str(directory), None)
+
+
+class EncodingWriter:
+    """As the sink's writer up to the requests."""
+
+    def __init__(self, *columns: str) -> None:
+        self._columns = columns
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        encoder, rows = Encoder(self._columns), 0
+        for batch in batches:
+            assert batch.schema.names == list(self._columns)
+            rows += sum(piece.rows for piece in encoder.encode(batch, None, b"0" * 24, 0, 1 << 20))
+        return Written(rows)
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e6])
+def test_a_message_that_cannot_be_sent_is_named_by_its_place(tmp_path: Path, rate: float) -> None:
+    rows = {
+        "topic": ["T"] * 3,
+        "brokerName": ["b"] * 3,
+        "queueId": [1] * 3,
+        "queueOffset": [7, 8, 9],
+        "body": pa.array([b"x", b"y", bytes(4 << 20)], pa.binary()),
+    }
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet")
+    [[task]] = plan(str(tmp_path), None).steps
+    with pytest.raises(MessageIllegal) as caught:
+        _send(task, writer=EncodingWriter("body"), columns=("body",), rate=rate)
+    text = str(caught.value)
+    assert text.startswith("the message of topic T, brokerName b, queueId 1, queueOffset 9 has 419")
+    assert "compress bodies (option compression)" in text
+    pq.write_table(pa.table({"body": rows["body"]}), tmp_path / "a.parquet")
+    [[task]] = plan(str(tmp_path), None).steps
+    with pytest.raises(MessageIllegal, match="row 2 of a batch has 419"):
+        _send(task, writer=EncodingWriter("body"), columns=("body",), rate=0.0)
+
+
+def test_the_command_can_compress(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Mock(return_value=Replayed("T", "id", 0, 0, 0, 0))
+    monkeypatch.setattr("saturnmq.pipeline.session.spark_session", lambda *_: Mock())
+    monkeypatch.setattr("saturnmq.pipeline.jobs.replay.replay", given)
+    done = CliRunner().invoke(app, ["pipeline", "replay", "/a", "T", "--compression", "zstd"])
+    assert done.exit_code == 0, done.output
+    assert given.call_args.kwargs["options"] == {"compression": "zstd"}
 
 
 def test_of_several_topics_one_must_be_named(to: str) -> None:
