@@ -154,7 +154,8 @@ def check_columns(schema: Any, options: SinkOptions) -> tuple[str, ...]:
 
 def selector_for(columns: list[str] | tuple[str, ...], options: SinkOptions) -> str:
     """The selector that finds a row's queue: by the option, else by the columns there are, the more
-    exact one first. ConfigError if the column that the option needs is missing."""
+    exact one first. ConfigError if a column that the option, or another column, needs is
+    missing."""
     asked = options.queue_selector
     if asked == SHARDING_KEY and "shardingKey" not in columns:
         raise ConfigError("queueSelector=shardingKey needs a column 'shardingKey'; add it")
@@ -164,6 +165,12 @@ def selector_for(columns: list[str] | tuple[str, ...], options: SinkOptions) -> 
         return asked
     if "queueId" in columns:
         return COLUMN
+    if "brokerName" in columns:
+        raise ConfigError(
+            "column 'brokerName' names no queue without a column 'queueId'; add that, drop "
+            "'brokerName', or say by queueSelector=roundRobin or shardingKey that it is not looked "
+            "at"
+        )
     return SHARDING_KEY if "shardingKey" in columns else ROUND_ROBIN
 
 

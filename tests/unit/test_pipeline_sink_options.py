@@ -125,6 +125,12 @@ def test_columns_are_taken_by_name_and_type():
         ("body STRING, deliveryTimestamp TIMESTAMP", {}, "a Producer sends timed messages"),
         ("body STRING", {"queueSelector": "shardingKey"}, "needs a column 'shardingKey'"),
         ("body STRING", {"queueSelector": "column"}, "needs a column 'queueId'"),
+        ("body STRING, brokerName STRING", {}, "'brokerName' names no queue without .* 'queueId'"),
+        (
+            "body STRING, brokerName STRING, shardingKey STRING",
+            {},
+            "'brokerName' names no queue without",
+        ),
     ],
 )
 def test_a_wrong_column_is_named_with_what_is_right(ddl, changes, said):
@@ -140,3 +146,4 @@ def test_the_columns_suggest_the_selector():
     assert selector_for(("body", "shardingKey", "queueId"), options) == "column"
     asked = parse({**GIVEN, "queueSelector": "roundRobin"})
     assert selector_for(("body", "queueId"), asked) == "roundRobin"
+    assert selector_for(("body", "brokerName"), asked) == "roundRobin"
