@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -169,12 +170,17 @@ def read_archive(spark: Any, path: str) -> Any:
     schema.fields.append(StructField(HOUR, StringType()))
     schema.names.append(HOUR)
     # Spark gives fewer rows of a file that is empty, or of a directory, and says nothing.
-    files = [kept.check(file) for manifest in manifests for file in manifest.files]
+    files = [_literal(kept.check(file)) for each in manifests for file in each.files]
     if not files:
         return spark.createDataFrame([], schema)
     reader = spark.read.schema(schema).option("basePath", kept.path).option(_VERIFY_PAGES, "true")
     found = reader.parquet(*files)
     return found.select(schema.names)  # Spark puts the columns of partitions last
+
+
+def _literal(path: str) -> str:
+    """A path for Spark, which takes those that it reads for patterns."""
+    return re.sub(r"[][{}*?\\]", r"\\\g<0>", path)
 
 
 def _read_spark_archive(spark: Any, path: str) -> Any:

@@ -122,6 +122,13 @@ def test_an_archive_reads_back_by_topic_and_hour(spark, archived):
     assert Counter(bytes(row.body) for row in found) == Counter(b"b%d" % n for n in range(ROWS))
 
 
+@pytest.mark.parametrize("name", ["br[a]", "cur{a,b}", "st*r?", "back\\slash"])
+def test_an_archive_is_read_whatever_its_directory_is_called(spark, archived, tmp_path, name):
+    copy = tmp_path / name
+    shutil.copytree(archived, copy)
+    assert read_archive(spark, str(copy)).count() == ROWS
+
+
 def test_a_flipped_bit_in_an_archive_is_no_row(spark, archived, tmp_path):
     copy = tmp_path / "flipped"
     shutil.copytree(archived, copy)
@@ -212,14 +219,14 @@ def test_what_cannot_be_replayed_says_what_to_change(spark, cluster, archived, t
 
 
 def test_the_plain_path_archives_once_too_and_any_parquet_can_be_replayed(spark, cluster, tmp_path):
-    to = str(tmp_path / "plain")
+    to = str(tmp_path / "plain[a]")
     first = archive_by_spark(spark, where(cluster), ["orders"], to)
     assert first.messages >= ROWS
     assert archive_by_spark(spark, where(cluster), ["orders"], to).messages == 0
     assert set(read_archive(spark, to).columns) > {"body", "topic", "hour"}
     with pytest.raises(ConfigError, match=r"or --spark-sink: .* an archive of Spark's file sink"):
         archive(spark, where(cluster), ["orders"], to)
-    assert not (tmp_path / "plain" / "_temporary").exists()
+    assert not (tmp_path / "plain[a]" / "_temporary").exists()
     servers = cluster.nameservers[0]
     for new in (first.messages, 0):
         done = replay(spark, to, "plain", servers, source_topic="orders")
