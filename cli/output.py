@@ -51,9 +51,11 @@ def addresses(text: str) -> list[str]:
     found = split_addresses(text)
     for part in found:
         try:
-            split_address(part)
+            _, port = split_address(part)
         except ValueError:
-            fail(f"--nameserver wants HOST:PORT[,...], not {part!r}")
+            port = 0
+        if not port:
+            fail(f"--nameserver wants HOST:PORT[,...] with ports from 1 to 65535, not {part!r}")
     if not found:
         fail(f"no nameserver: pass --nameserver HOST:PORT or set {NAMESERVER_VARIABLE}")
     return found

@@ -100,7 +100,7 @@ def parse_assignment(text: str) -> list[MessageQueue]:
 
 def _object(text: str, option: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=lambda pairs: _once(pairs, option))
     except (ValueError, RecursionError) as error:
         raise _wrong(option, f"{text[:80]!r} is no JSON ({error})") from None
     if not isinstance(value, dict):
@@ -108,10 +108,20 @@ def _object(text: str, option: str) -> Mapping[str, Any]:
     return value
 
 
+def _once(pairs: list[tuple[str, Any]], option: str) -> dict[str, Any]:
+    """An object whose names differ."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        again = next(name for name in names if names.count(name) > 1)
+        raise _wrong(option, f"{again!r} is there twice in one object")
+    return found
+
+
 def _leaves(
     value: Mapping[str, Any], option: str, check: Callable[[Any], str | None]
 ) -> dict[MessageQueue, int]:
-    found = {}
+    found: dict[MessageQueue, int] = {}
     for topic, broker, queues in _brokers(value, option):
         if not isinstance(queues, Mapping):
             raise _wrong(option, f"{topic}.{broker} is {_shown(queues)}, not an object of queues")
@@ -122,7 +132,10 @@ def _leaves(
             problem = check(number)
             if problem is not None:
                 raise _wrong(option, f"{place} is {_shown(number)}: {problem}")
-            found[MessageQueue(topic, broker, int(queue_id))] = number
+            queue = MessageQueue(topic, broker, int(queue_id))
+            if queue in found:
+                raise _wrong(option, f"{topic}.{broker}.{int(queue_id)} is there twice")
+            found[queue] = number
     return found
 
 

@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saturnmq.runtime.errors import ConfigError, nearest
+from saturnmq.protocol.topics import check_group, check_topic
+from saturnmq.runtime.door import split_address
+from saturnmq.runtime.errors import ConfigError, InvalidParameter, nearest
 
 
 def unknown(
@@ -41,6 +43,21 @@ def read_words(name: str, value: str) -> tuple[str, ...]:
     if not found:
         raise ConfigError(f"option {name} is empty; name at least one, with commas between")
     return found
+
+
+def read_topic(name: str, value: str) -> str:
+    return _name_of(name, value, check_topic)
+
+
+def read_group(name: str, value: str) -> str:
+    return _name_of(name, value, check_group)
+
+
+def _name_of(option: str, value: str, check: Callable[[str], str]) -> str:
+    try:
+        return check(value)
+    except InvalidParameter as error:
+        raise ConfigError(f"option {option}: {error}") from None
 
 
 def read_flag(name: str, value: str) -> bool:
@@ -139,6 +156,8 @@ class Option:
 _ALLOWED: dict[Callable[[str, str], Any], str] = {
     read_text: "text",
     read_words: "words, with commas between",
+    read_topic: "a topic",
+    read_group: "a group",
     read_flag: "true, false",
     read_duration: "a time such as 500ms, 30s, 15m",
 }
@@ -147,11 +166,14 @@ _ALLOWED: dict[Callable[[str, str], Any], str] = {
 def check_nameservers(addresses: Sequence[str]) -> None:
     """ConfigError unless there are some, each HOST:PORT."""
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
+        try:
+            _, port = split_address(address)
+        except ValueError:
+            port = 0
+        if not port:
             raise ConfigError(
                 f"option endpoints: {address!r} is no nameserver; write HOST:PORT, such as "
-                "127.0.0.1:9876, several with commas between"
+                "127.0.0.1:9876, several with commas between; ports are 1 to 65535"
             )
     if not addresses:
         raise ConfigError("option endpoints names no nameserver; write HOST:PORT,...")

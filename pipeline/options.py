@@ -36,14 +36,15 @@ from saturnmq.pipeline.option_values import (
     check_nameservers,
     read_duration,
     read_flag,
+    read_group,
     read_text,
+    read_topic,
     read_words,
     unknown,
 )
 from saturnmq.pipeline.plan import MAX_BYTES
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.subscription import SQL_EXPRESSION, TAG_EXPRESSION, Subscription
-from saturnmq.protocol.topics import check_group, check_topic
 from saturnmq.runtime.errors import ConfigError, SubscriptionParseFailed, nearest
 
 EARLIEST, LATEST, GROUP = "earliest", "latest", "group"
@@ -111,10 +112,7 @@ class SourceOptions:
 
 
 def _topics(name: str, value: str) -> tuple[str, ...]:
-    topics = read_words(name, value)
-    for topic in topics:
-        check_topic(topic)
-    return tuple(dict.fromkeys(topics))
+    return tuple(dict.fromkeys(read_topic(name, topic) for topic in read_words(name, value)))
 
 
 def _pattern(name: str, value: str) -> str:
@@ -123,10 +121,6 @@ def _pattern(name: str, value: str) -> str:
     except re.error as error:
         raise ConfigError(f"option {name} is {value!r}, no regular expression: {error}") from None
     return read_text(name, value)
-
-
-def _group(_name: str, value: str) -> str:
-    return check_group(value)
 
 
 def _offsets_of(*words: str) -> Callable[[str, str], Position]:
@@ -243,10 +237,9 @@ OPTIONS: dict[str, Option] = {
     "maxBytesPerTrigger": Option(Size(1), "Of a stream: the bytes of a trigger at most."),
     "maxTriggerDelay": Option(read_duration, "How long `minOffsetsPerTrigger` may wait.", "15m"),
     "group": Option(
-        _group,
+        read_group,
         "The group whose offsets `startingOffsets=group` begins at; a stream commits its progress "
         "to it.",
-        values="a group",
     ),
     "columns": Option(read_words, "The columns to read (see the pipeline page)."),
     "includeBody": Option(read_flag, "Read the column `body`.", "true"),

@@ -18,11 +18,12 @@ from saturnmq.pipeline.option_values import (
     Size,
     check_nameservers,
     read_flag,
+    read_group,
+    read_topic,
     read_words,
     unknown,
 )
 from saturnmq.protocol import compression
-from saturnmq.protocol.topics import check_group, check_topic
 from saturnmq.runtime.door import split_addresses
 from saturnmq.runtime.errors import ConfigError, nearest
 
@@ -198,11 +199,7 @@ OPTIONS: dict[str, Option] = {
     "endpoints": Option(
         _endpoints, "The nameservers of the cluster to write to.", values="HOST:PORT,..."
     ),
-    "topic": Option(
-        lambda _, text: check_topic(text),
-        "The topic, which must exist. It outranks the column `topic`.",
-        values="a topic",
-    ),
+    "topic": Option(read_topic, "The topic, which must exist. It outranks the column `topic`."),
     "delivery": Option(
         OneOf(AT_LEAST_ONCE, EXACTLY_ONCE),
         "With at-least-once a repeated task repeats its rows.",
@@ -229,9 +226,7 @@ OPTIONS: dict[str, Option] = {
     "compressionThreshold": Option(
         Size(1, CHUNK_BYTES_MAX), "Bodies from this size on are compressed.", "4096"
     ),
-    "producerGroup": Option(
-        lambda _, text: check_group(text), "The producer group.", "saturnmq-spark", "a group"
-    ),
+    "producerGroup": Option(read_group, "The producer group.", "saturnmq-spark"),
     "retryTimeoutMs": Option(
         NumberOption(1, 86_400_000),
         "The milliseconds that a broker that is away is waited for.",

@@ -222,7 +222,7 @@ def why_no_connection(error: Exception) -> str:
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` or `[v6]:port` as (host, port); ValueError when it is neither."""
     host, separator, port = address.rpartition(":")
-    if not separator or not host or not port.isdigit() or int(port) > 65535:
+    if not separator or not host or "/" in host or not port.isdigit() or int(port) > 65535:
         raise ValueError(f"{address!r} is not an address: write host:port with a port 0-65535")
     return host.strip("[]"), int(port)
 

@@ -39,7 +39,9 @@ def test_a_bound_is_told_when_a_broker_conf_is_read() -> None:
 
 
 @pytest.mark.parametrize("key", ["namesrvAddr", "haMasterAddress"])
-@pytest.mark.parametrize("address", ["nohost", "nohost:", "nohost:65536", "http://nohost"])
+@pytest.mark.parametrize(
+    "address", ["nohost", "nohost:", "nohost:65536", "http://nohost", "http://h:1"]
+)
 def test_an_address_that_is_none_is_refused_by_its_name(key: str, address: str) -> None:
     with pytest.raises(ConfigError, match=rf"{key}: '{address}' is not an address"):
         BrokerConfig.load(f"{key}={address}", path="broker.conf")
