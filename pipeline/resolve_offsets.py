@@ -75,6 +75,13 @@ def _matching(topics: Iterable[str], pattern: str) -> list[str]:
     ]
 
 
+def is_chosen(options: SourceOptions, queue: MessageQueue) -> bool:
+    """Whether the options choose the queue, be it there or not."""
+    if options.pattern:
+        return bool(_matching([queue.topic], options.pattern))
+    return queue in options.assign or queue.topic in options.subscribe
+
+
 def starting(
     access: Access, options: SourceOptions, bounds: Mapping[MessageQueue, Bounds], default: str
 ) -> Offsets:

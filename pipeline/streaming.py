@@ -160,6 +160,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if queue in self._lacking:
                 return
             why = "the queue is gone: its topic is deleted, or no broker of that name runs"
+            if not resolve_offsets.is_chosen(self._options, queue):
+                why = "the checkpoint has it, the options do not choose it any more: name it again"
         else:
             in_log = self._place.end_in_log(queue)
             if in_log is None or in_log >= start:  # a broker that comes back may have more

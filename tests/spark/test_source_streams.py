@@ -209,6 +209,9 @@ def test_available_now_goes_on_beside_a_deleted_topic(cluster, topic):
     careful.prepareForTriggerAvailableNow()
     with pytest.raises(DataLoss, match="deleted broker-0/0: the queue is gone"):
         taken(careful, start)
+    fewer = reader(cluster, topic, **quick | {"subscribe": topic})
+    with pytest.raises(DataLoss, match="deleted broker-0/0: the checkpoint has it, the options do"):
+        taken(fewer, start)
 
 
 def test_a_batch_goes_on_without_a_topic_that_was_deleted_since_its_plan(cluster, topic):

@@ -1,4 +1,4 @@
-"""The range of a batch in each queue, where messages have expired."""
+"""The range of a batch in each queue, where messages have expired, and the choice of queues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from saturnmq.pipeline.access import DataLoss
 from saturnmq.pipeline.options import SourceOptions, parse
 from saturnmq.pipeline.plan import Range
-from saturnmq.pipeline.resolve_offsets import Bounds, ranges
+from saturnmq.pipeline.resolve_offsets import Bounds, is_chosen, ranges
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError
 
@@ -65,3 +65,19 @@ def test_an_expired_range_without_messages_is_empty_and_no_loss(start, end) -> N
 def test_a_start_behind_its_end_is_a_mistake_whatever_has_expired(start, end, fail) -> None:
     with pytest.raises(ConfigError, match=f"the start {start} of T b/0 is behind its end {end};"):
         found(start, end, fail)
+
+
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({"subscribe": "a,T"}, True),
+        ({"subscribe": "a"}, False),
+        ({"subscribePattern": "[T-Z]"}, True),
+        ({"subscribePattern": "T."}, False),
+        ({"assign": '{"T":{"b":[0,1]}}'}, True),
+        ({"assign": '{"T":{"b":[1]}}'}, False),
+    ],
+)
+def test_options_choose_a_queue_whether_it_is_there_or_not(given: dict, chosen: bool) -> None:
+    options = parse({"endpoints": "127.0.0.1:9876", **given}, streaming=True)
+    assert is_chosen(options, CUT) is chosen
