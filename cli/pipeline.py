@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from saturnmq.pipeline.access import Where
     from saturnmq.pipeline.jobs.archive import Archived
     from saturnmq.pipeline.jobs.audit import Audited
+    from saturnmq.store.inspect.verify import Sizes
 
 app = typer.Typer(
     help="Jobs on Spark: archive, replay, audit, rebuild, report; and a demo.", no_args_is_help=True
@@ -118,11 +119,13 @@ def archive(
     saturnmq.pipeline.jobs.archive.read_archive, or as the files that its _manifest lists.
     """
     where = _where(store, broker_name, trust_tail, nameserver, read_from)
-    with _session("archive", master) as spark:
-        from saturnmq.pipeline.jobs.archive import archive as job
-        from saturnmq.pipeline.jobs.archive import archive_by_spark
-        from saturnmq.pipeline.jobs.manifest import is_local
+    _check_installed()
+    from saturnmq.pipeline.jobs.archive import archive as job
+    from saturnmq.pipeline.jobs.archive import archive_by_spark, check_options
+    from saturnmq.pipeline.jobs.manifest import is_local
 
+    check_options(compression, mode)  # before Spark takes its time to start
+    with _session("archive", master) as spark:
         names = [name.strip() for name in columns.split(",") if name.strip()] or None
         options: dict[str, Any] = {
             "columns": names,
@@ -190,9 +193,15 @@ def replay(
 
     Keeps keys, tags, properties and the order of each queue.
     """
-    with _session("replay", master) as spark:
-        from saturnmq.pipeline.jobs.replay import replay as job
+    _check_installed()
+    from saturnmq.pipeline.jobs.replay import check_queues
+    from saturnmq.pipeline.jobs.replay import replay as job
+    from saturnmq.pipeline.sink_options import OPTIONS
 
+    OPTIONS["compression"].read("compression", compression)
+    queues = "keep" if keep_queues else queues
+    check_queues(queues)
+    with _session("replay", master) as spark:
         begin = time.monotonic()
         with late_bar(f"replaying {path}, messages") as show:
             done = job(
@@ -201,7 +210,7 @@ def replay(
                 topic,
                 ",".join(addresses(nameserver)),
                 source_topic=from_topic,
-                queues="keep" if keep_queues else queues,
+                queues=queues,
                 rate=rate,
                 write_id=write_id,
                 options={"compression": compression},
@@ -243,8 +252,8 @@ def audit(
     """
     if store is None and archive is None:
         fail("pass --store DIR to check its files, --archive PATH to compare with it, or both")
-    where = _where(store, broker_name, trust_tail, nameserver, read_from)
     sizes = sizes_of(segment_bytes, queue_file_bytes, 0, 0)
+    where = _where(store, broker_name, trust_tail, nameserver, read_from, sizes)
     with _session("audit", master) as spark:
         from saturnmq.pipeline.jobs.audit import audit as job
 
@@ -297,6 +306,7 @@ def rebuild(
     into the store of a stopped broker instead of its own consumequeue and index.
     """
     sizes = sizes_of(segment_bytes, queue_file_bytes, index_slots, index_items)
+    _check_store(store, sizes)
     with _session("rebuild", master) as spark:
         from saturnmq.pipeline.jobs.rebuild import rebuild as job
 
@@ -365,16 +375,36 @@ def report(
 
 
 def _where(
-    store: Path | None, broker_name: str, trust_tail: bool, nameserver: str, read_from: str
+    store: Path | None,
+    broker_name: str,
+    trust_tail: bool,
+    nameserver: str,
+    read_from: str,
+    sizes: Sizes | None = None,
 ) -> Where:
     from saturnmq.pipeline.access import ANY, MASTER, SLAVE, Where
     from saturnmq.runtime.errors import nearest
 
     if store is not None:
+        _check_store(store, sizes)
         return Where.store(str(store), broker_name=broker_name, trust_tail=trust_tail)
     if read_from not in (MASTER, SLAVE, ANY):
         fail(f"--read-from wants master, slave or any{nearest(read_from, (MASTER, SLAVE, ANY))}")
     return Where.brokers(addresses(nameserver), read_from=read_from)
+
+
+def _check_store(store: Path, sizes: Sizes | None) -> None:
+    """See that it is a store before Spark takes its time to start."""
+    from saturnmq.store.disk import NativeDisk
+    from saturnmq.store.inspect.verify import UNKNOWN, open_log
+
+    open_log(NativeDisk(), str(store), sizes or UNKNOWN).close()
+
+
+def _check_installed() -> None:
+    from saturnmq.pipeline.session import check_installed
+
+    check_installed()
 
 
 @contextlib.contextmanager

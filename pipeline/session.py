@@ -31,11 +31,16 @@ def prepare() -> None:
 
     Sets JAVA_HOME and, unless the user chose another one, PYSPARK_PYTHON.
     """
+    check_installed()
+    java.prepare()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
+def check_installed() -> None:
+    """SparkMissing if a module is missing without which no job can be imported."""
     for module in ("pyspark", "pyarrow", "numpy"):
         if find_spec(module) is None:
             raise SparkMissing(f"{module} is not installed: pip install 'saturnmq[spark]'")
-    java.prepare()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 
 def why_not() -> str | None:

@@ -98,7 +98,7 @@ def archive(
     (unless `fail_on_data_loss` is off).
     """
     kept = Archive(to)
-    _check(compression, mode)
+    check_options(compression, mode)
     if kept.is_of_spark:
         raise ConfigError(
             f"give another directory, or --spark-sink: {to} holds an archive of Spark's file sink"
@@ -196,7 +196,8 @@ def _read_spark_archive(spark: Any, path: str) -> Any:
 # -- the plan -------------------------------------------------------------------------------------
 
 
-def _check(compression: str, mode: str) -> None:
+def check_options(compression: str, mode: str) -> None:
+    """ConfigError names the one that is wrong."""
     if compression not in COMPRESSIONS:
         hint = nearest(compression, COMPRESSIONS)
         raise ConfigError(
@@ -444,7 +445,7 @@ def archive_by_spark(
     `to` as well."""
     from pyspark.sql import functions as f
 
-    _check(compression, mode)
+    check_options(compression, mode)
     if is_local(to) and Archive(to).manifests():
         raise ConfigError(
             f"give another directory, or leave out --spark-sink: {to} holds an archive that was "

@@ -87,9 +87,7 @@ def replay(
     at most, 0: no limit. `write_id`: a name for a write of its own. `options`: more of the sink's.
     `progress` counts messages.
     """
-    if queues not in QUEUES:
-        hint = nearest(queues, QUEUES)
-        raise ConfigError(f"send to queues {', '.join(QUEUES)}: {queues!r} is none of them{hint}")
+    check_queues(queues)
     source = plan(path, source_topic)
     columns = _columns(source, queues, path)
     with open_access(Where.brokers(nameservers)) as access:
@@ -108,6 +106,13 @@ def replay(
         "queueSelector": _SELECTORS[selector],
     }
     return _Replay(spark, source, columns, given, rate).run(progress)
+
+
+def check_queues(queues: str) -> None:
+    """ConfigError if it is none of QUEUES."""
+    if queues not in QUEUES:
+        hint = nearest(queues, QUEUES)
+        raise ConfigError(f"send to queues {', '.join(QUEUES)}: {queues!r} is none of them{hint}")
 
 
 def _columns(source: ReplayPlan, queues: str, path: str) -> tuple[str, ...]:
