@@ -46,18 +46,26 @@ def status(
     """Show the positions of each broker, how full its disk is, the longest stop of its loop, and
     whether it takes sends.
 
-    Exit status 1 when one does not. RocketMQ's brokers do not tell all of it: `-`.
+    Exit status 1 when a master does not, or a group has none. `-`: a slave takes none, and
+    RocketMQ's brokers do not tell all.
     """
     from saturnmq import SaturnError
+    from saturnmq.client.cluster_view import groups_in
 
-    rows = []
     with admin(nameserver) as client:
-        for node in nodes(client, broker):
+        chosen = nodes(client, broker)
+        without_master = "no master now: bring it back, or promote a slave"
+        rows: list[dict[str, Any]] = [
+            {"broker": name, "id": 0, "refusesWrites": without_master}
+            for name in groups_in(chosen).led_by_none
+        ]
+        for node in chosen:
             try:
                 facts = client.broker_status(node.address)
             except SaturnError as error:
                 facts = {"refusesWrites": f"no answer: {error}"}
             rows.append({"broker": node.broker_name, "id": node.broker_id, **facts})
+    rows.sort(key=lambda row: (row["broker"], row["id"]))
     if as_json:
         emit(rows)
     else:
@@ -75,7 +83,7 @@ def status(
                     if "commitLogDiskRatio" in row
                     else "-",
                     f"{row['longestStopMs']} ms" if "longestStopMs" in row else "-",
-                    row.get("refusesWrites", "-") or "taken",
+                    row.get("refusesWrites", "-") or ("-" if row["id"] else "taken"),
                 )
                 for row in rows
             ],

@@ -904,10 +904,10 @@ class Admin(Facade[admin.Admin]):
     def broker_status(self, address: str) -> dict[str, str]:
         """The state that the broker at `address` reports, as mqadmin's brokerStatus shows it.
 
-        `refusesWrites` says why it takes no sends, and is empty if it does; `flushBehindMs` is the
-        time for which the oldest message that is not on the disk has waited; `longestStopMs` is the
-        longest time that its event loop stood still since the start, `longestBusyStopMs` the part
-        of it that the loop computed.
+        `refusesWrites` says why it takes no sends, and is empty if it does or is a sound slave;
+        `flushBehindMs` is the time for which the oldest message that is not on the disk has waited;
+        `longestStopMs` is the longest time that its event loop stood still since the start,
+        `longestBusyStopMs` the part of it that the loop computed.
         """
         return self._wait(self._target.broker_status(address))
 

@@ -161,6 +161,24 @@ def test_a_probe_tells_which_broker_takes_nothing(nameserver: str) -> None:
     assert rows[1]["status"].startswith("no master is called 'broker-b'")
 
 
+def test_the_status_names_the_group_that_takes_nothing(nameserver: str) -> None:
+    def status(*more: str) -> Any:
+        return CliRunner().invoke(app, ["admin", "status", "--nameserver", nameserver, *more])
+
+    done = status("--json")
+    rows = json.loads(done.stdout)
+    assert [(row["broker"], row["id"], row["refusesWrites"]) for row in rows] == [
+        ("broker-a", 0, ""),
+        ("broker-b", 0, "no master now: bring it back, or promote a slave"),
+        ("broker-b", 1, ""),
+    ]
+    assert done.exit_code == 1
+    shown = status("--broker", "broker-b")
+    assert shown.exit_code == 1
+    assert "taken" not in shown.stdout, "a slave takes no sends"
+    assert status("--broker", "broker-a").exit_code == 0
+
+
 def test_without_any_broker_nothing_is_said_to_be_done(tmp_path: Path) -> None:
     thread = LoopThread("nameserver")
     server = NameServer(thread.runtime, port=0)
