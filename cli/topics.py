@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
+from saturnmq.cli.each_server import EachServer
 from saturnmq.cli.output import (
     DEFAULT_NAMESERVER,
     AsJson,
@@ -65,6 +66,18 @@ def tell_missed(client: Any) -> None:
         print(f"saturnmq: {text}", file=sys.stderr)
 
 
+def _order_left(topic: str, nameserver: str) -> str:
+    """The order configuration that a nameserver has for a topic; empty if none has."""
+    from saturnmq.protocol.route import ORDER_TOPIC_CONFIG
+
+    def ask(address: str) -> str:
+        with admin(address) as client:
+            return str(client.kv_config(ORDER_TOPIC_CONFIG).get(topic, ""))
+
+    answers = EachServer("nameserver", addresses(nameserver), ask)
+    return next(filter(None, answers.found.values()), "")
+
+
 @topic_app.command("create")
 def create(
     topic: str,
@@ -110,6 +123,12 @@ def create(
         )
         tell_missed(client)
         queues_made = client.describe_topic(topic)
+    if not order and (conf := _order_left(topic, nameserver)):
+        print(
+            f"saturnmq: nameservers have the order {conf} for {topic} already; to have none: "
+            f"saturnmq admin kv delete ORDER_TOPIC_CONFIG {topic}",
+            file=sys.stderr,
+        )
     _tell_queues(topic, queues_made, as_json)
 
 
@@ -283,9 +302,19 @@ def delete(
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Delete a topic with its messages, and the offsets of the groups that consume it."""
+    """Delete a topic with its messages, and the offsets of the groups that consume it.
+
+    Repeat it when a nameserver was away: the topic may have order configuration left there.
+    """
+    from saturnmq.runtime.errors import RouteNotFound, TopicNotExist
+
     with admin(nameserver) as client, named(topic, client):
-        queues = client.describe_topic(topic)
+        try:
+            queues = client.describe_topic(topic)
+        except (RouteNotFound, TopicNotExist):
+            if not _order_left(topic, nameserver):
+                raise
+            queues = []
         lags = {
             group: sum(row.lag for row in client.group_lag(group, topic))
             for group in client.groups_of_topic(topic)

@@ -961,8 +961,8 @@ class Admin(Facade[admin.Admin]):
 
     def change_nameserver_settings(self, settings: Mapping[str, str]) -> None:
         """Change settings of every nameserver until it stops. NoPermission: one of them is fixed
-        while it runs. InvalidParameter: a value is out of its range. The first error is raised when
-        all were asked.
+        while it runs. InvalidParameter: a value is out of its range. An error is raised when all
+        were asked, and names those that failed.
         """
         self._wait(self._target.change_nameserver_settings(settings))
 
@@ -974,11 +974,15 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.kv_config(namespace))
 
     def put_kv_config(self, namespace: str, key: str, value: str) -> None:
-        """Write an entry of the key-value configuration at every nameserver."""
+        """Write an entry of the key-value configuration at every nameserver. An error is raised
+        when all were asked, and names those that failed.
+        """
         self._wait(self._target.put_kv_config(namespace, key, value))
 
     def delete_kv_config(self, namespace: str, key: str) -> None:
-        """Delete an entry of the key-value configuration at every nameserver, if it is there."""
+        """Delete an entry of the key-value configuration at every nameserver, if it is there. An
+        error is raised when all were asked, and names those that failed.
+        """
         self._wait(self._target.delete_kv_config(namespace, key))
 
     def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:

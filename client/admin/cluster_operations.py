@@ -141,8 +141,8 @@ class ClusterOperations(Operations):
 
     async def change_nameserver_settings(self, settings: Mapping[str, str]) -> None:
         """Change settings of every nameserver until it stops. NoPermission: one of them is fixed
-        while it runs. InvalidParameter: a value is out of its range. The first error is raised when
-        all were asked."""
+        while it runs. InvalidParameter: a value is out of its range. An error is raised when all
+        were asked, and names those that failed."""
         await self._nameservers.change(settings)
 
     async def kv_config(self, namespace: str) -> dict[str, str]:
@@ -152,9 +152,11 @@ class ClusterOperations(Operations):
         return await self._nameservers.kv(namespace)
 
     async def put_kv_config(self, namespace: str, key: str, value: str) -> None:
-        """Write an entry of the key-value configuration at every nameserver."""
+        """Write an entry of the key-value configuration at every nameserver. An error is raised
+        when all were asked, and names those that failed."""
         await self._nameservers.put_kv(namespace, key, value)
 
     async def delete_kv_config(self, namespace: str, key: str) -> None:
-        """Delete an entry of the key-value configuration at every nameserver, if it is there."""
+        """Delete an entry of the key-value configuration at every nameserver, if it is there. An
+        error is raised when all were asked, and names those that failed."""
         await self._nameservers.delete_kv(namespace, key)

@@ -193,8 +193,9 @@ class GroupAdmin:
             retries = {"topic": retry_topic(group)}
             await self._ask(address, RequestCode.DELETE_TOPIC_IN_BROKER, retries)
         nameservers = NameserverAdmin(self._core, self._timeout)
-        for topic in (retry_topic(group), dlq_topic(group)):
-            await nameservers.forget_topic(topic)
+        done = f"group {group!r} is deleted on the brokers"
+        then = "the routes of its topics end there when the brokers register"
+        await nameservers.forget_topics((retry_topic(group), dlq_topic(group)), done, then)
 
     async def names(self, brokers: dict[str, str]) -> list[str]:
         """The names of all groups."""

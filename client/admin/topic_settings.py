@@ -19,7 +19,7 @@ from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode, Response
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.message_types import MESSAGE_TYPE, MESSAGE_TYPES
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.route import ORDER_TOPIC_CONFIG, QueueData, TopicConfig, order_conf
+from saturnmq.protocol.route import QueueData, TopicConfig, order_conf
 from saturnmq.protocol.topics import AUTO_CREATE_TOPIC
 from saturnmq.runtime.errors import InvalidParameter, RouteNotFound, TopicNotExist
 
@@ -94,7 +94,8 @@ async def delete_topic(core: ClientCore, topic: str, brokers: BrokerGroups, time
     for address in (*masters.values(), *brokers.slaves):
         command = Command.request(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic})
         await core.invoke(address, command, timeout)
-    await NameserverAdmin(core, timeout).forget_topic(topic)
+    done = f"topic {topic!r} is deleted on the brokers"
+    await NameserverAdmin(core, timeout).forget_topics([topic], done)
 
 
 async def _missed(core: ClientCore, topic: str, brokers: BrokerGroups, timeout: float) -> list[str]:
@@ -181,7 +182,7 @@ class TopicSettings:
         if order:
             conf = order_conf(dict.fromkeys(sorted(masters), write))
             nameservers = NameserverAdmin(self._core, self._timeout_s)
-            await nameservers.put_kv(ORDER_TOPIC_CONFIG, topic, conf)
+            await nameservers.order_topic(topic, conf)
         await self._until_routed(topic, set(masters), queues)
 
     async def alter(self, topic: str, queues: QueueCounts, attributes: Attributes) -> None:

@@ -108,6 +108,66 @@ def test_a_change_goes_to_every_nameserver_and_the_first_error_is_raised_at_the_
                 assert admin.nameserver_settings()[each][SCAN] == "7000"
 
 
+AWAY = "127.0.0.1:1"
+
+
+@pytest.fixture
+def run_with_one_away(run: Run, nameserver: str) -> Run:
+    """A command that is given a second nameserver, which is away."""
+    return lambda *command: run(*command, "--nameserver", f"{nameserver},{AWAY}")
+
+
+MISSED = f"1 of 2 nameservers did not do it: {AWAY}: no connection to {AWAY}"
+
+
+def test_of_several_nameservers_those_that_missed_an_entry_are_named(
+    admin: Admin, run_with_one_away: Run
+) -> None:
+    status, _, error = run_with_one_away("admin", "kv", "put", "space", "one", "two")
+    assert (status, error.startswith(f"saturnmq: {MISSED}")) == (1, True)
+    assert admin.kv_config("space") == {"one": "two"}
+    status, _, error = run_with_one_away("admin", "kv", "delete", "space", "one")
+    assert (status, error.startswith(f"saturnmq: {MISSED}")) == (1, True)
+    assert admin.kv_config("space") == {}
+
+
+def test_a_topic_that_one_nameserver_missed_is_made_or_deleted_at_all_others(
+    admin: Admin, run_with_one_away: Run
+) -> None:
+    status, _, error = run_with_one_away("topic", "create", "flights", "--order")
+    assert (status, f"topic 'flights' was made, but {MISSED}" in error) == (1, True)
+    assert "flights" in admin.list_topics()
+    assert admin.kv_config("ORDER_TOPIC_CONFIG") == {"flights": "broker-a:8"}
+    status, _, error = run_with_one_away("topic", "delete", "flights", "--yes")
+    assert status == 1
+    assert f"topic 'flights' is deleted on the brokers, but {MISSED}" in error
+    assert error.endswith("; repeat it\n")
+    assert admin.kv_config("ORDER_TOPIC_CONFIG") == {}
+    assert "flights" not in admin.list_topics()
+    status, _, error = run_with_one_away("group", "create", "billing")
+    status, _, error = run_with_one_away("group", "delete", "billing", "--yes")
+    assert (status, "billing" in admin.list_groups()) == (1, False)
+    assert f"group 'billing' is deleted on the brokers, but {MISSED}" in error
+    assert error.endswith("end there when the brokers register\n")
+
+
+def test_the_order_that_a_deleted_topic_left_is_told_and_can_be_deleted(
+    tmp_path: Path, run: Run
+) -> None:
+    with served(tmp_path / "a") as first, served(tmp_path / "b") as second, Admin(second) as other:
+        both = ["--nameserver", f"{first},{second}"]
+        other.put_kv_config("ORDER_TOPIC_CONFIG", "flights", "broker-a:2")
+        status, shown, told = run("topic", "create", "flights", "--json", *both)
+        assert (status, json.loads(shown)["topic"]) == (0, "flights")
+        assert "nameservers have the order broker-a:2 for flights already" in told
+        with Admin(first) as admin:
+            admin.delete_topic("flights")
+        gone = answer_of(run("topic", "delete", "flights", "--yes", "--json", *both))
+        assert (gone["messages"], gone["queues"], gone["done"]) == (0, [], True)
+        assert other.kv_config("ORDER_TOPIC_CONFIG") == {}
+        assert run("topic", "delete", "flights", "--yes", *both)[0] == 1, "there is nothing left"
+
+
 def test_a_nameserver_that_does_not_answer_delays_no_other(nameserver: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, Admin(nameserver) as other:
         address = "{}:{}".format(*silent.getsockname())
