@@ -82,8 +82,11 @@ ConsumeTimeout = Annotated[
 ]
 
 
-def _command(verb: Callable[[Any, str, dict[str, Any]], None], about: str) -> Callable[..., None]:
-    """A command that gives a group settings with `verb`: the same options for each."""
+def _command(
+    verb: Callable[[Any, str, dict[str, Any]], list[str] | None], about: str
+) -> Callable[..., None]:
+    """A command that gives a group settings with `verb`, which may return the brokers that it
+    missed: the same options for each."""
 
     def command(
         group: str,
@@ -120,16 +123,16 @@ def _command(verb: Callable[[Any, str, dict[str, Any]], None], about: str) -> Ca
         }
         given = {name: value for name, value in settings.items() if value is not None}
         with admin(nameserver) as client:
-            verb(client, group, given)
-            show_group(group, client.describe_group(group), as_json)
+            missed = verb(client, group, given)
+            show_group(group, client.describe_group(group), as_json, missed=missed)
 
     command.__doc__ = about
     return command
 
 
-def _create(client: Any, group: str, settings: dict[str, Any]) -> None:
+def _create(client: Any, group: str, settings: dict[str, Any]) -> list[str]:
     client.create_group(group, **settings)
-    tell_missed(client)
+    return tell_missed(client)
 
 
 def _alter(client: Any, group: str, settings: dict[str, Any]) -> None:
@@ -192,9 +195,11 @@ def show_group(
     as_json: bool,
     queues: Sequence[dict[str, Any]] = (),
     silent: Mapping[str, str] | None = None,
+    missed: Sequence[str] | None = None,
 ) -> None:
     """The settings of a group on each master, its members, and the queues that they work on;
-    `silent`: why a member does not tell of its queues."""
+    `silent`: why a member does not tell of its queues. `missed`: the brokers that a change may have
+    left out."""
     settings = _settings_of(found)
     members = [
         {
@@ -208,8 +213,9 @@ def show_group(
         for member in at.members
     ]
     if as_json:
-        facts = {"group": group, "brokers": settings, "members": members}
-        emit({**facts, "queues": list(queues), "silent": dict(silent or {})})
+        facts: dict[str, Any] = {"group": group, "brokers": settings, "members": members}
+        facts |= {"queues": list(queues), "silent": dict(silent or {})}
+        emit(facts if missed is None else {**facts, "missed": missed})
         return
     _show_settings(group, settings)
     columns = ["client", "address", "language", "broker"]

@@ -57,13 +57,18 @@ def named(topic: str, client: Any) -> Iterator[None]:
         fail(f"{problem}{'' if topic in known else nearest(topic, known)}")
 
 
-def tell_missed(client: Any) -> None:
+def tell_missed(client: Any) -> list[str]:
     """Name the brokers that a change on every master has missed."""
     from saturnmq.client.cluster_view import groups_in
 
-    if missed := ", ".join(groups_in(client.cluster()).led_by_none):
-        text = f"{missed}: no master now, so nothing was made there; repeat this when it has one"
-        print(f"saturnmq: {text}", file=sys.stderr)
+    missed = list(groups_in(client.cluster()).led_by_none)
+    if missed:
+        print(
+            f"saturnmq: {', '.join(missed)}: no master now, so nothing was made there; repeat this "
+            "when it has one",
+            file=sys.stderr,
+        )
+    return missed
 
 
 def _order_left(topic: str, nameserver: str) -> str:
@@ -121,7 +126,7 @@ def create(
             attributes=pairs(attribute, "--attribute"),
             order=order,
         )
-        tell_missed(client)
+        missed = tell_missed(client)
         queues_made = client.describe_topic(topic)
     if not order and (conf := _order_left(topic, nameserver)):
         print(
@@ -129,7 +134,10 @@ def create(
             f"saturnmq admin kv delete ORDER_TOPIC_CONFIG {topic}",
             file=sys.stderr,
         )
-    _tell_queues(topic, queues_made, as_json)
+    if as_json:
+        emit({"topic": topic, "queues": _rows(queues_made), "missed": missed})
+    else:
+        _show_queues(topic, queues_made)
 
 
 @topic_app.command("alter")
@@ -362,13 +370,6 @@ def _rows(queues: Any) -> list[dict[str, Any]]:
         }
         for row in queues
     ]
-
-
-def _tell_queues(topic: str, queues: Any, as_json: bool) -> None:
-    if as_json:
-        emit({"topic": topic, "queues": _rows(queues)})
-    else:
-        _show_queues(topic, queues)
 
 
 def _show_queues(title: str, queues: Any) -> None:
