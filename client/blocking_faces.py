@@ -974,15 +974,11 @@ class Admin(Facade[admin.Admin]):
         return self._wait(self._target.kv_config(namespace))
 
     def put_kv_config(self, namespace: str, key: str, value: str) -> None:
-        """Write an entry of the key-value configuration at every nameserver. An error is raised
-        when all were asked, and names those that failed.
-        """
+        """Write an entry at every nameserver. An error names those that missed it."""
         self._wait(self._target.put_kv_config(namespace, key, value))
 
     def delete_kv_config(self, namespace: str, key: str) -> None:
-        """Delete an entry of the key-value configuration at every nameserver, if it is there. An
-        error is raised when all were asked, and names those that failed.
-        """
+        """Delete an entry at every nameserver. An error names those that missed it."""
         self._wait(self._target.delete_kv_config(namespace, key))
 
     def message_by_offset_id(self, offset_message_id: str) -> ReceivedMessage:

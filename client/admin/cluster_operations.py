@@ -152,11 +152,9 @@ class ClusterOperations(Operations):
         return await self._nameservers.kv(namespace)
 
     async def put_kv_config(self, namespace: str, key: str, value: str) -> None:
-        """Write an entry of the key-value configuration at every nameserver. An error is raised
-        when all were asked, and names those that failed."""
+        """Write an entry at every nameserver. An error names those that missed it."""
         await self._nameservers.put_kv(namespace, key, value)
 
     async def delete_kv_config(self, namespace: str, key: str) -> None:
-        """Delete an entry of the key-value configuration at every nameserver, if it is there. An
-        error is raised when all were asked, and names those that failed."""
+        """Delete an entry at every nameserver. An error names those that missed it."""
         await self._nameservers.delete_kv(namespace, key)
