@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,7 +34,7 @@ from saturnmq.protocol.credentials import Credentials, read_credentials
 from saturnmq.protocol.limits import MEMORY_MIN, Limits
 from saturnmq.protocol.remoting import MAX_FRAME
 from saturnmq.protocol.route import QUEUES_MAX
-from saturnmq.protocol.settings import OURS, check_bounds, setting
+from saturnmq.protocol.settings import OURS, check_bounds, converted, setting
 from saturnmq.protocol.signing import Signing
 from saturnmq.protocol.topics import TRACE_TOPIC, check_topic
 from saturnmq.runtime.errors import ConfigError, InvalidParameter, nearest
@@ -373,45 +373,35 @@ class BrokerConfig:
         passed_over: dict[str, Any] = {}
         if text:
             toml = path.endswith(".toml")
-            pairs = _toml_pairs(text, path) if toml else java_properties.decode(text)
+            pairs = _toml_pairs(text, path) if toml else list(java_properties.decode(text).items())
             if not toml:  # the author of a file for RocketMQ expects its rule
                 values["clean_forcibly"] = True
-            for name, value in pairs.items():
-                known = _resolve(name, value, path or "configuration")
-                values |= known
-                if not known:
+            values |= values_of(pairs, path or "configuration")
+            for name, value in pairs:
+                if field_of(name) is None:
                     passed_over[_PASSED_OVER[name.lower()]] = value
         for name, value in (environ or {}).items():
-            if not name.startswith("SATURNMQ_") or name in _OTHER_VARIABLES:
-                continue
             key = name.removeprefix("SATURNMQ_").lower()
-            if key in _BROKER_FIELDS or key in _STORE_FIELDS:
+            if name.startswith("SATURNMQ_") and key in _FIELDS:
                 values |= _resolve(key, value, name)
         for name, value in overrides.items():
             if value is not None:
                 values |= _resolve(name, value, "option")
         store = {n: values.pop(n) for n in list(values) if n not in _BROKER_FIELDS}
-        explicit = values.pop("store_options", {})
         if values.get("role") == "SLAVE" and "broker_id" not in values:
             values["broker_id"] = 1
         if values.get("broker_id", 0) > 0 and "role" not in values:
             values["role"] = "SLAVE"
         if "port" in values and "ha_port" not in values:  # as RocketMQ has it; 0 stays "any"
             values["ha_port"] = values["port"] and values["port"] + 1
-        config = cls(
-            **values, store_options={**store, **explicit}, passed_over=tuple(sorted(passed_over))
-        )
+        config = cls(**values, store_options=store, passed_over=tuple(sorted(passed_over)))
         _check_passed_over(passed_over, config, path or "configuration")
         return config
 
 
-_OTHER_VARIABLES = frozenset({"SATURNMQ_KERNELS", "SATURNMQ_NAMESERVER"})
-_BROKER_FIELDS = {f.name: f for f in dataclasses.fields(BrokerConfig) if f.name != "passed_over"}
-_STORE_FIELDS = {f.name: f for f in dataclasses.fields(StoreConfig)}
-_BY_KEY = {
-    str(f.metadata.get("key", f.name)).lower(): f.name
-    for f in [*_STORE_FIELDS.values(), *_BROKER_FIELDS.values()]
-}
+_BROKER_FIELDS = {f.name: f for f in dataclasses.fields(BrokerConfig) if "key" in f.metadata}
+_FIELDS = {f.name: f for f in dataclasses.fields(StoreConfig)} | _BROKER_FIELDS
+_BY_KEY = {str(f.metadata["key"]).lower(): f.name for f in _FIELDS.values()}
 LIVE = {str(f.metadata["key"]): f.name for f in _BROKER_FIELDS.values() if f.metadata.get("live")}
 """The fields of the settings that a running broker can change, by RocketMQ's key."""
 _BY_KEY["nameserver"] = "nameservers"
@@ -424,48 +414,39 @@ _PASSED_OVER = {
 }
 
 
+def field_of(name: str) -> str | None:
+    """The field that a key means, in any spelling; None: it is none of ours."""
+    lowered = name.lower().replace("-", "_")
+    if lowered in _FIELDS:
+        return lowered
+    return _BY_KEY.get(lowered.replace("_", "")) or _BY_KEY.get(lowered)
+
+
 def _resolve(name: str, value: Any, where: str) -> dict[str, Any]:
     """The field a key means, with its value converted; empty for an accepted key without effect."""
-    lowered = name.lower().replace("-", "_")
-    field_name = lowered if lowered in _BROKER_FIELDS or lowered in _STORE_FIELDS else None
-    field_name = field_name or _BY_KEY.get(lowered.replace("_", "")) or _BY_KEY.get(lowered)
+    field_name = field_of(name)
     if field_name is None:
-        if lowered in _PASSED_OVER:
+        if name.lower() in _PASSED_OVER:
             return {}
-        fields = [*_BROKER_FIELDS.values(), *_STORE_FIELDS.values()]
-        known = [f.name for f in fields]
-        keys = [str(f.metadata["key"]) for f in fields if "key" in f.metadata]
-        names = [*keys, *known, *_PASSED_OVER.values()]
+        keys = [str(f.metadata["key"]) for f in _FIELDS.values()]
+        names = [*keys, *_FIELDS, *_PASSED_OVER.values()]
         raise ConfigError(f"{where}: unknown key {name!r}{nearest(name, names, 0.4)}")
-    return {field_name: _convert(field_name, name, value, where)}
+    return {field_name: converted(_FIELDS[field_name], name, value, where)}
 
 
-def _convert(field_name: str, name: str, value: Any, where: str) -> Any:
-    found = _BROKER_FIELDS.get(field_name) or _STORE_FIELDS[field_name]
-    default = found.default
-    try:
-        if isinstance(default, tuple):
-            parts = value.replace(",", ";").split(";") if isinstance(value, str) else value
-            return tuple(p.strip() for p in parts if p.strip())
-        if isinstance(default, bool):
-            if isinstance(value, bool):
-                return value
-            return {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
-        if isinstance(default, int):
-            return int(value)
-        if isinstance(default, float):
-            return float(value)
-    except (KeyError, TypeError, ValueError) as error:
-        kind = "true or false" if isinstance(default, bool) else "a number"
-        raise ConfigError(f"{where}: {name} is {value!r}; it must be {kind}") from error
-    return value
-
-
-def values_of(changes: Mapping[str, str]) -> dict[str, Any]:
-    """The values of settings by field. ConfigError: one is not of its kind."""
+def values_of(settings: Iterable[tuple[str, Any]], where: str = "change") -> dict[str, Any]:
+    """The values of settings by field, without keys that have no effect. ConfigError: one is not of
+    its kind, or two spellings of one setting have different values."""
     values: dict[str, Any] = {}
-    for key, value in changes.items():
-        values |= _resolve(key, value, "change")
+    spelled: dict[str, str] = {}
+    for name, value in settings:
+        for field_name, found in _resolve(name, value, where).items():
+            if values.setdefault(field_name, found) != found:
+                raise ConfigError(
+                    f"{where}: {spelled[field_name]} and {name} are one setting with two values: "
+                    "leave one out"
+                )
+            spelled.setdefault(field_name, name)
     return values
 
 
@@ -486,15 +467,13 @@ def _check_passed_over(found: Mapping[str, Any], config: BrokerConfig, where: st
         )
 
 
-def _toml_pairs(text: str, path: str) -> dict[str, Any]:
+def _toml_pairs(text: str, path: str) -> list[tuple[str, Any]]:
     try:
         parsed = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
-    flat: dict[str, Any] = {}
+    flat: list[tuple[str, Any]] = []
     for name, value in parsed.items():
-        if isinstance(value, dict):  # tables such as [broker] and [store] only group
-            flat |= value
-        else:
-            flat[name] = value
+        # Tables such as [broker] and [store] only group.
+        flat += value.items() if isinstance(value, dict) else [(name, value)]
     return flat

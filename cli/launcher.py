@@ -420,8 +420,9 @@ class LocalCluster:
 
     def _broker_options(self, node: Node) -> dict[str, Any]:
         """RocketMQ's own key names: the file could be handed to its broker as it stands, but for
-        the syntax.
-        """
+        the syntax."""
+        from saturnmq.broker.config import field_of
+
         sync = self.settings.replication == "sync" and self.settings.slaves > 0
         role = "SLAVE" if node.broker_id else "SYNC_MASTER" if sync else "ASYNC_MASTER"
         options: dict[str, Any] = {
@@ -445,8 +446,9 @@ class LocalCluster:
         if self.settings.election:
             own = [each.address for each in self._etcds()]
             options["etcdEndpoints"] = ";".join(self.settings.etcd or own)
-        options.update(self.settings.broker_options)
-        return options
+        given = {field_of(key) for key in self.settings.broker_options}  # in any spelling
+        kept = {key: value for key, value in options.items() if field_of(key) not in given}
+        return kept | self.settings.broker_options
 
     def _check_options(self, node: Node) -> None:
         """Let a wrong option end here, by its name, rather than in the log of a broker."""

@@ -9,6 +9,7 @@ The string below a field describes the setting. The end of a field's name is its
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 from saturnmq.protocol.checked import INT32_MAX
@@ -43,6 +44,37 @@ def setting(
         "needed": needed,
     }
     return dataclasses.field(default=default, metadata=metadata, **options)
+
+
+_WORDS = {"true": True, "false": False, "1": True, "0": False}
+_NUMBER = re.compile(
+    r"[+-]?[0-9]{1,400}"
+)  # int() takes more than digits, and refuses 4,301 of them
+
+
+def converted(field: dataclasses.Field[Any], name: str, value: Any, where: str) -> Any:
+    """The value of a setting that a file, the environment or a request calls `name`, where every
+    value may be text. ConfigError: it is of another kind than the setting."""
+    kind: type[Any] = type(field.default)
+    if kind is tuple:
+        parts = value.replace(",", ";").split(";") if isinstance(value, str) else value
+        if isinstance(parts, list | tuple) and all(isinstance(part, str) for part in parts):
+            return tuple(part.strip() for part in parts if part.strip())
+        wanted = "text, or a list of texts"
+    elif kind is bool:
+        found = _WORDS.get(value.lower()) if isinstance(value, str) else value
+        if isinstance(found, bool):
+            return found
+        wanted = "true or false"
+    elif kind is int:
+        if isinstance(value, str) and _NUMBER.fullmatch(value.strip()):
+            return int(value)
+        if type(value) is int:  # a bool is one, too
+            return value
+        wanted = "a number without a fraction"
+    else:
+        return value  # check_bounds says whether it is text
+    raise ConfigError(f"{where}: {name} is {value!r}; it must be {wanted}")
 
 
 def check_bounds(config: Any) -> None:

@@ -21,6 +21,7 @@ class DiskLevels(NamedTuple):
     warning: int  # sends are refused
 
 
+SEGMENT_BYTES_LEAST = 4096  # a page of memory, and room for what the broker itself writes
 BATCH_BYTES_LEAST = 4 << 20  # RocketMQ's default of maxMessageSize, by which it bounds batches
 
 
@@ -30,18 +31,19 @@ class StoreConfig:
 
     root: str = setting("storePathRootDir", "store", rocketmq="~/store", needed=True)
     """The directory of the broker: log, queues, index, tables."""
-    commitlog_segment_bytes: int = setting("mappedFileSizeCommitLog", 1 << 30)
-    """The size of a segment of the log. A log that was written with another size is refused."""
-    consumequeue_segment_bytes: int = setting("mappedFileSizeConsumeQueue", 6_000_000)
+    commitlog_segment_bytes: int = setting("mappedFileSizeCommitLog", 1 << 30, SEGMENT_BYTES_LEAST)
+    """The size of a segment of the log, which no message may exceed. A log that was written with
+    another size is refused."""
+    consumequeue_segment_bytes: int = setting("mappedFileSizeConsumeQueue", 6_000_000, 20)
     """The size of a file of a queue, 20 bytes for each message."""
-    batch_queue_segment_bytes: int = setting("mapperFileSizeBatchConsumeQueue", 13_800_000)
+    batch_queue_segment_bytes: int = setting("mapperFileSizeBatchConsumeQueue", 13_800_000, 46)
     """The size of a file of a queue of batches, 46 bytes for each batch."""
     index_enable: bool = setting("messageIndexEnable", True)
     """Messages can be found by key and id."""
     index_slots: int = setting("maxHashSlotNum", 5_000_000)
     """The hash slots of an index file."""
-    index_items: int = setting("maxIndexNum", 20_000_000)
-    """The entries of an index file."""
+    index_items: int = setting("maxIndexNum", 20_000_000, 2)
+    """The entries of an index file, of which the first is never used."""
     max_message_bytes: int = setting("maxMessageSize", 4_194_304)
     """A message with a larger body is refused, and so is a batch with a larger one that has more
     than 4 MiB."""

@@ -51,7 +51,8 @@ which wins. The file is TOML if its name ends in `.toml`, else
 RocketMQ's `broker.conf` ([what becomes of its other keys](broker-conf.md)). Both spellings of a key
 are read in both files: `flushDiskType` and `flush_disk_type`. In the environment a setting is
 `SATURNMQ_` and the second spelling in capitals: `SATURNMQ_FLUSH_DISK_TYPE`. A key that means
-nothing stops the start with an error that names the nearest one, and so does a value out of range.
+nothing stops the start with an error that names the nearest one. So does a value that is out of
+range or of another kind, and a setting with two values in two spellings.
 
 The column "RocketMQ" has `=` where RocketMQ 5 knows the key and has the same default, its
 default where that is another one, and "-" where RocketMQ does not know the key.

@@ -49,7 +49,7 @@ class SettingsService:
         changes = changes_in(bytes(request.body), "broker", LIVE)
         before = self._c.config
         try:
-            values = values_of(changes)
+            values = values_of(changes.items())
             after = dataclasses.replace(before, **values)
         except ConfigError as error:
             raise InvalidParameter(str(error)) from None

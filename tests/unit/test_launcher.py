@@ -102,12 +102,14 @@ def test_a_copy_of_a_directory_is_a_cluster_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_directory_and_options_may_have_any_name(tmp_path: Path) -> None:
-    settings = Settings(broker_options={"rocketmqHome": '\U0001f600 "\\\n'})
+    options = {"rocketmqHome": '\U0001f600 "\\\n', "flush_disk_type": "SYNC_FLUSH"}
+    settings = Settings(broker_options=options)
     cluster = LocalCluster.up(tmp_path / '\U0001f600 "ä', settings)
     cluster.down()
     (file,) = cluster.data.rglob("broker.toml")
     written = tomllib.loads(file.read_text(encoding="utf-8"))
-    assert written["rocketmqHome"] == settings.broker_options["rocketmqHome"]
+    assert {name: written[name] for name in options} == options
+    assert "flushDiskType" not in written, "it would be another value for the same setting"
     assert written["storePathRootDir"] == str(cluster.data / "master-0" / "store")
     assert (file.parent / "store" / "lock").is_file()
 
