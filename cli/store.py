@@ -134,11 +134,12 @@ def rebuild_store(
     """
     from saturnmq.store.disk import NativeDisk
     from saturnmq.store.inspect.rebuild import rebuild
-    from saturnmq.store.inspect.verify import open_log
+    from saturnmq.store.inspect.verify import check_sizes, open_log
 
     disk = NativeDisk()
     sizes = sizes_of(segment_bytes, queue_file_bytes, index_slots, index_items)
     open_log(disk, str(directory), sizes)  # before asking: that it is a store
+    check_sizes(disk, str(directory), sizes)
     if not yes:
         if not sys.stdin.isatty():
             fail("there is no terminal to ask at: pass --yes to delete queues and index")

@@ -25,6 +25,7 @@ from saturnmq.store.inspect.verify import (
     UNKNOWN,
     Progress,
     Sizes,
+    check_sizes,
     directories,
     expected_end,
     found_sizes,
@@ -60,10 +61,12 @@ def rebuild(
     sizes: Sizes = UNKNOWN,
     progress: Progress | None = None,
 ) -> Rebuilt:
-    """Refused with DirectoryLocked while a broker runs there."""
+    """Refused with DirectoryLocked while a broker runs there, and with ConfigError where the files
+    contradict `sizes`."""
     files = open_log(disk, root, sizes)
     lock = disk.lock(posixpath.join(root, "lock"))
     try:
+        check_sizes(disk, root, sizes)
         sizes = found_sizes(disk, root, sizes)
         return _DirectoryRebuild(disk, root, now_ms, files, sizes).run(progress)
     finally:

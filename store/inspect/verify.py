@@ -16,11 +16,13 @@ import posixpath
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from saturnmq.protocol.frame import FRAME_BYTES_MIN, store_timestamp_of
 from saturnmq.protocol.frame_reference import Run
-from saturnmq.runtime.errors import StoreDamaged
+from saturnmq.runtime.errors import ConfigError, StoreDamaged
 from saturnmq.store.derived.batchconsumequeue import place_of, singles
+from saturnmq.store.derived.consumequeue import UNIT
 from saturnmq.store.derived.tombstones import read_tombstones
 from saturnmq.store.disk import Disk
 from saturnmq.store.inspect.verify_batches import BatchChecks
@@ -114,15 +116,50 @@ def expected_end(files: SegmentFiles) -> int:
     return max((end for _, end in files.written(newest)), default=newest)
 
 
+def check_sizes(disk: Disk, root: str, sizes: Sizes) -> None:
+    """ConfigError: the files contradict a size that is given. A rebuild by it would read the log
+    wrongly, delete what it cannot build again, and build what no broker of the old sizes takes."""
+    given, directory = sizes.segment_bytes, posixpath.join(root, "commitlog")
+    log = SegmentFiles(disk, directory)
+    apart = (later.start - former.start for former, later in pairwise(log.segments))
+    if any(each.size > given > 0 for each in log.segments) or any(step < given for step in apart):
+        raise _contradiction("segments", given, log.segment_bytes, directory)
+    given, directory = sizes.queue_file_bytes, posixpath.join(root, "consumequeue")
+    if given % UNIT:
+        raise ConfigError(f"queue files of {given} bytes: give a multiple of {UNIT}, one entry")
+    if given and given != (told := _most_usual(disk, directory, given)):
+        raise _contradiction("queue files", given, told, directory)
+    if sizes.index_items == 1:
+        raise ConfigError("an index of 1 item, of which the first is never used: give 2 or more")
+    index = _index_lengths(disk, root)
+    if index and _index_sizes(index, sizes) is None and (sizes.index_slots or sizes.index_items):
+        raise ConfigError(
+            f"{sizes.index_slots} slots and {sizes.index_items} items (0: not given) do not make "
+            f"up the {index[0]} bytes of a file in {posixpath.join(root, 'index')}: give those of "
+            "its broker, or delete that directory"
+        )
+
+
+def _contradiction(files: str, given: int, told: int, directory: str) -> ConfigError:
+    return ConfigError(
+        f"{files} of {given} bytes, but those in {directory} have {told}: leave the size out"
+    )
+
+
+def _index_lengths(disk: Disk, root: str) -> list[int]:
+    entries = disk.list(posixpath.join(root, "index"))
+    return [entry.size for entry in entries if number_of(entry.name) is not None]
+
+
+def _index_sizes(lengths: list[int], sizes: Sizes) -> IndexSizes | None:
+    """The slots and items that the first file tells whose length can."""
+    told = (IndexSizes.of(size, sizes.index_slots, sizes.index_items) for size in lengths)
+    return next((each for each in told if each is not None), None)
+
+
 def found_sizes(disk: Disk, root: str, sizes: Sizes) -> Sizes:
     """`sizes` with what the derived files tell, else RocketMQ's defaults."""
-    files = [
-        entry
-        for entry in disk.list(posixpath.join(root, "index"))
-        if number_of(entry.name) is not None
-    ]
-    told = (IndexSizes.of(e.size, sizes.index_slots, sizes.index_items) for e in files)
-    index = next((size for size in told if size is not None), None)
+    index = _index_sizes(_index_lengths(disk, root), sizes)
     return Sizes(
         sizes.segment_bytes,
         sizes.queue_file_bytes

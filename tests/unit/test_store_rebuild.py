@@ -11,7 +11,7 @@ import pytest
 from saturnmq.cli.main import app
 from saturnmq.drills.sim.disk import SimDisk
 from saturnmq.protocol.batch import encode_batch
-from saturnmq.runtime.errors import ServiceNotAvailable
+from saturnmq.runtime.errors import ConfigError, ServiceNotAvailable
 from saturnmq.store.config_files import ConfigFile
 from saturnmq.store.derived.consumequeue import ENTRY
 from saturnmq.store.derived.tombstones import KEY
@@ -257,3 +257,41 @@ def test_a_queue_with_a_file_that_does_not_fit_is_built_again() -> None:
     assert is_over(disk, "/q", QUEUE_FILE, 100)
     disk.write_file(f"/q/{QUEUE_FILE:020d}", bytes(20))
     assert not is_over(disk, "/q", QUEUE_FILE, 100)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (f"--segment-bytes {SEGMENT // 2}", f"segments of {SEGMENT // 2} bytes, but those in"),
+        (f"--segment-bytes {SEGMENT * 2}", f"those in .*commitlog have {SEGMENT}: leave the size"),
+        (f"--queue-file-bytes {QUEUE_FILE * 2}", f"those in .*consumequeue have {QUEUE_FILE}"),
+        ("--queue-file-bytes 7", "queue files of 7 bytes: give a multiple of 20"),
+        ("--index-slots 3", r"3 slots and 0 items \(0: not given\) do not make up the 1040 bytes"),
+        ("--index-items 1", "an index of 1 item"),
+        ("--index-slots 50 --index-items 41", "give those of its broker"),
+    ],
+)
+def test_a_size_that_the_files_contradict_is_refused_before_anything_is_deleted(
+    tmp_path: Path, options: str, why: str
+) -> None:
+    disk, root = NativeDisk(), str(tmp_path)
+    store = open_store(disk, config=replace(CONFIG, root=root))
+    put(store, 90)
+    dispatch(store)
+    store.close()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    command = ["store", "rebuild", root, "--yes", *options.split()]
+    with pytest.raises(ConfigError, match=why):
+        CliRunner().invoke(app, command, catch_exceptions=False)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_size_that_the_files_do_not_tell_may_be_given() -> None:
+    disk = new_disk()
+    store = open_store(disk)
+    end = put(store, 3)[-1]
+    store.close()
+    disk.remove_tree("/store/index")
+    disk.remove_tree("/store/consumequeue")
+    sizes = Sizes(2 * SEGMENT, 800, 3, 7, 46)
+    assert rebuild(disk, "/store", Clock().now_ms, sizes).log_end == end
