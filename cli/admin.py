@@ -24,6 +24,7 @@ from saturnmq.cli.output import (
     emit,
     pairs,
     table,
+    write_file,
 )
 from saturnmq.cli.topics import admin
 
@@ -263,7 +264,7 @@ def export(
     if file is None:
         sys.stdout.write(text)
     else:
-        file.write_text(text)
+        write_file(file, text)
 
 
 @app.command()

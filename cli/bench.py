@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 from saturnmq.cli import workloads
 from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.cli.output import AsJson, addresses, emit, fail, progress_bar, table
+from saturnmq.cli.output import AsJson, addresses, emit, fail, progress_bar, table, write_file
 
 app = typer.Typer(help="Measure this machine.", no_args_is_help=True, invoke_without_command=True)
 
@@ -74,7 +74,7 @@ def against(
         peer, only, pairs, peers.resolve(), output, machine(), tell, full_cache=full_cache
     )
     if plot is not None:
-        plot.write_text(bench_chart.chart(document, versus.short))
+        write_file(plot, bench_chart.chart(document, versus.short))
     if as_json:
         emit(document)
     else:

@@ -18,7 +18,7 @@ import typer
 from saturnmq.cli.drill_fuzz import fuzz
 from saturnmq.cli.drill_hostile import hostile
 from saturnmq.cli.drill_simulate import simulate
-from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table
+from saturnmq.cli.output import AsJson, emit, fail, progress_bar, table, write_file
 
 app = typer.Typer(help="Look for what breaks.", no_args_is_help=True)
 app.command("fuzz")(fuzz)
@@ -175,7 +175,7 @@ def _drills(
             if done.skipped:
                 skipped.add(name)
             if page_file is not None:  # after each: a long run can be watched
-                page_file.write_text(page(whole))
+                write_file(page_file, page(whole))
     if as_json:
         emit(whole.to_json())
     elif whole.ran:

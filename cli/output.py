@@ -7,10 +7,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -151,6 +153,24 @@ def may_destroy(
 def emit(value: Any) -> None:
     """Print one JSON document on standard output."""
     print(json.dumps(value, default=str))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a file that the user named, whole or not at all: what was there stays until the new
+    text is. An OSError names the file."""
+    target = path.resolve()  # of a link, the file that it leads to
+    if target.exists() and not target.is_file():  # a pipe, or a terminal
+        target.write_text(text, encoding="utf-8")
+        return
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        if target.exists():
+            shutil.copymode(target, part)
+        part.replace(target)
+    except OSError as problem:
+        part.unlink(missing_ok=True)
+        raise OSError(problem.errno, problem.strerror, str(path)) from problem
 
 
 def tell_names(what: str, names: Sequence[str], as_json: bool) -> None:

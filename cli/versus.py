@@ -28,7 +28,7 @@ from typing import Any, NamedTuple, Self
 
 from saturnmq.cli import workloads
 from saturnmq.cli.launcher import LocalCluster, Settings
-from saturnmq.cli.output import fail
+from saturnmq.cli.output import fail, write_file
 from saturnmq.cli.page_cache import FullCache
 
 PEERS = ("kafka", "rocketmq")
@@ -361,7 +361,7 @@ def _measure_lines(
         document["versions"] = version
         document["lines"][line.name] = row
         if output is not None:
-            _write(output, document)
+            write_file(output, json.dumps(document, indent=1))
 
 
 def _begun(output: Path | None, peer: str, pairs: int, facts: dict[str, Any]) -> dict[str, Any]:
@@ -373,12 +373,6 @@ def _begun(output: Path | None, peer: str, pairs: int, facts: dict[str, Any]) ->
         if document.get(key) != value:
             fail(f"{output} is of another run: its {key} is {document.get(key)}, not {value}")
     return document
-
-
-def _write(output: Path, document: dict[str, Any]) -> None:
-    part = output.with_name(output.name + ".part")
-    part.write_text(json.dumps(document, indent=1))
-    part.replace(output)
 
 
 def _measure(
