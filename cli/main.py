@@ -7,6 +7,7 @@ why), 2 for a command line that makes no sense (with the nearest right name).
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import signal
@@ -33,7 +34,7 @@ from saturnmq.cli import (
     users,
 )
 from saturnmq.cli.launcher import LauncherError
-from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, emit, table
+from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, drop_output, emit, table
 
 # Typer carries click in itself or beside itself, by its version; what it raises is the same.
 ClickException: Any = typer.BadParameter.__mro__[2]
@@ -126,6 +127,7 @@ def main() -> None:
         sys.exit("saturnmq: does not run under python -O or PYTHONOPTIMIZE: it drops assertions")
     from saturnmq.runtime.errors import ConnectFailed, SaturnError
 
+    has_output = sys.stdout is not None
     _open_closed_files()
     _check_texts(sys.argv[1:])
     if isinstance(sys.stdout, io.TextIOWrapper):  # a locale may lack the letters of a message
@@ -149,21 +151,30 @@ def main() -> None:
     except BrokenPipeError:
         # The reader of our output left, as `head` does. The interpreter must not raise again when
         # it flushes the rest of the output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         sys.exit(1)
     except OSError as problem:
         named = problem.filename is not None and problem.strerror is not None
         text = f"{problem.filename}: {problem.strerror}" if named else str(problem)
+        if problem.errno == errno.EBADF and not has_output:
+            drop_output()
+            text = "standard output is closed: what was to be printed is lost"
         sys.exit(f"saturnmq: {text}")
     sys.exit(status if isinstance(status, int) else 0)
 
 
 def _open_closed_files() -> None:
     """Open those of the standard files that the caller closed (`>&-`) on the null device. Else a
-    socket or a file of a store gets their number, and with it what is printed."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    socket or a file of a store gets their number, and with it what is printed. Standard output is
+    opened for reading, so that a print fails, as on a full disk, and nothing is lost unseen."""
+    files = (
+        ("stdin", "r", os.O_RDONLY),
+        ("stdout", "w", os.O_RDONLY),
+        ("stderr", "w", os.O_WRONLY),
+    )
+    for name, mode, flags in files:
         if getattr(sys, name) is None:
-            file = open(os.devnull, mode)  # noqa: SIM115 - as long as the process
+            file = open(os.open(os.devnull, flags), mode)  # noqa: SIM115 - as long as the process
             os.set_inheritable(file.fileno(), True)
             setattr(sys, name, file)
 

@@ -26,7 +26,7 @@ from saturnmq.cli.grpc_gateway import (
     allows_self_signed,
 )
 from saturnmq.cli.node_log import LogSettings
-from saturnmq.cli.output import fail
+from saturnmq.cli.output import drop_output, fail
 from saturnmq.cli.processes import ends
 from saturnmq.cli.successor import relieve
 from saturnmq.protocol.credentials import credentials_of
@@ -382,7 +382,10 @@ def _serve(
                 facts["ha_address"] = server.ha_address
             if ready_file is not None:
                 _write_ready(ready_file, facts)
-            print(f"{what} serves on {server.address}", flush=True)
+            try:
+                print(f"{what} serves on {server.address}", flush=True)
+            except OSError:  # nobody reads it, and a node serves nevertheless
+                drop_output()
             await stop.wait()
         finally:
             watch.cancel()

@@ -155,6 +155,12 @@ def emit(value: Any) -> None:
     print(json.dumps(value, default=str))
 
 
+def drop_output() -> None:
+    """Send the rest of standard output nowhere, since a print has failed. The interpreter must not
+    raise again when it flushes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def write_file(path: Path, text: str) -> None:
     """Write a file that the user named, whole or not at all: what was there stays until the new
     text is. An OSError names the file."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from cluster_rig import until
 from saturnmq.cli import flights, launcher, main, output
 from saturnmq.cli.main import app
 from saturnmq.nameserver.server import NameServer
@@ -201,20 +202,39 @@ def test_refuses_to_run_without_assertions():
     assert "-O" in done.stderr
 
 
+def run_with_closed(files: str, command: str) -> subprocess.CompletedProcess[str]:
+    script = f"exec {sys.executable} -m saturnmq {command} {files}"
+    return subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+
+
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-@pytest.mark.parametrize(
-    ("command", "status", "says"),
-    [
-        ("version", 0, ""),
-        ("topic list --nameserver 127.0.0.1:1", 1, "saturnmq: no connection to 127.0.0.1:1"),
-    ],
-)
-def test_standard_files_that_the_caller_closed_change_nothing_else(closed, command, status, says):
-    script = f"exec {sys.executable} -m saturnmq {command} {closed}"
-    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "2>&-" in closed or done.stderr.startswith(says)
+def test_standard_files_that_the_caller_closed_do_not_hide_an_error(closed):
+    done = run_with_closed(closed, "topic list --nameserver 127.0.0.1:1")
+    assert done.returncode == 1
+    assert "2>&-" in closed or done.stderr.startswith("saturnmq: no connection to 127.0.0.1:1")
+
+
+@pytest.mark.parametrize("command", ["version", "version --json", "--version", "--help"])
+def test_output_that_cannot_be_printed_is_an_error(command):
+    lost = "saturnmq: standard output is closed: what was to be printed is lost\n"
+    done = run_with_closed(">&-", command)
+    assert (done.returncode, done.stderr) == (1, lost)
+    assert run_with_closed("<&- >&- 2>&-", command).returncode == 1
+    assert run_with_closed("<&- 2>&-", command).returncode == 0
+    done = run_with_closed(">/dev/full", command)
+    assert (done.returncode, done.stderr) == (1, "saturnmq: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.parametrize("closed", [">&-", ">/dev/full"])
+def test_a_node_serves_although_nobody_is_told(closed, tmp_path):
+    ready = tmp_path / "ready"
+    command = f"exec {sys.executable} -m saturnmq nameserver --port 0 --grpc-port -1"
+    node = subprocess.Popen(["sh", "-c", f"{command} --ready-file {ready} {closed}"])
+    try:
+        until(ready.exists, "the nameserver does not serve")
+    finally:
+        node.terminate()
+    assert node.wait(10) == 0
 
 
 @pytest.mark.parametrize("program", ["saturnmq health", "saturnmq.cli.health"])

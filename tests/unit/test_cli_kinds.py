@@ -321,6 +321,24 @@ def test_a_line_that_an_ordered_reader_cannot_print_comes_again(
     assert run(*consume[:-1], "1") == "two\n"
 
 
+@pytest.mark.parametrize("how", ["", "--ordered"])
+def test_a_message_that_a_closed_output_does_not_take_is_not_consumed(
+    run: Run, nameserver: str, how: str
+) -> None:
+    run("topic", "create", "t", "--queues", "1")
+    run("produce", "t", given="one\n")
+    consume = f"consume t --group g --from-beginning -n 1 {how}"
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m saturnmq {consume} >&-"],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "SATURNMQ_NAMESERVER": nameserver},
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, b"standard output is closed" in done.stderr) == (1, True)
+    assert run(*consume.split()) == "one\n"
+
+
 def test_all_lines_are_sent_although_what_became_of_them_cannot_be_printed(nameserver: str) -> None:
     lines = b"x\n" * (messages.WINDOW + 1_000)  # more than may be under way
     command = [sys.executable, "-m", "saturnmq", "produce", "t", "--acks"]
