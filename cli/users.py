@@ -33,6 +33,9 @@ STANDARD_INPUT = "-"
 PASSWORD_HELP = (
     "A file with the password, or - for standard input; there it is asked for at a terminal."
 )
+Force = Annotated[
+    bool, typer.Option("--force", help="Also the last super user, without whom nobody is let in.")
+]
 USER_COLUMNS = ["name", "kind", "status"]
 RULE_COLUMNS = ["resource", "actions", "decision", "from", "policy"]
 
@@ -67,6 +70,7 @@ def alter(
     enabled: Annotated[
         bool | None, typer.Option("--enable/--disable", help="Whether brokers let the user in.")
     ] = None,
+    force: Force = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
@@ -77,6 +81,8 @@ def alter(
     status = None if enabled is None else "enable" if enabled else "disable"
     with admin(nameserver) as client:
         before = known_user(client, name)
+        if not force and (status == "disable" or (kind or "super").lower() != "super"):
+            _keep_last_super(client, name)
         brokers = client.update_user(name, password=password, kind=kind, status=status)
     # It is not read again: who alters the own user is not let in with the old password any more.
     now = {"kind": (kind or before.kind).capitalize(), "status": status or before.status}
@@ -116,12 +122,15 @@ def delete(
     name: str,
     yes: Yes = False,
     dry_run: DryRun = False,
+    force: Force = False,
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
     """Delete a user and its rules on every master."""
     with admin(nameserver) as client:
         user = known_user(client, name)
+        if not force:
+            _keep_last_super(client, name)
         rules = rules_of(client, name)
         facts = {**_shown(user), "rules": rules}
         if not may_destroy(
@@ -167,6 +176,21 @@ def known_user(client: Any, name: str) -> Any:
         names = [user.name for user in client.list_users()]
         fail(f"there is no user {name!r}{nearest(name, names)}")
     return found
+
+
+def _keep_last_super(client: Any, name: str) -> None:
+    """Refuse a change after which no super user is let in: nobody could alter users any more."""
+    supers = [
+        user.name
+        for user in client.list_users()
+        if user.kind.lower() == "super" and user.status.lower() == "enable"
+    ]
+    if supers == [name]:
+        fail(
+            f"{name} is the only super user whom brokers let in: without one nobody can alter "
+            "users. Make another one first (`saturnmq user create NAME --super`), or pass --force; "
+            "then only the brokers' own user (innerClientAuthenticationCredentials) can make one"
+        )
 
 
 def rules_of(client: Any, user: str) -> list[dict[str, Any]]:

@@ -184,6 +184,46 @@ def test_a_user_changes_the_own_password(
 @pytest.mark.parametrize(
     "command",
     [
+        ("alter", "root", "--disable"),
+        ("alter", "root", "--kind", "normal"),
+        ("delete", "root", "--yes"),
+        ("delete", "root", "--dry-run"),
+    ],
+)
+def test_the_last_super_user_stays_unless_it_is_forced(
+    run: Run, admin: Admin, command: tuple[str, ...]
+) -> None:
+    admin.create_user("gone", "hunter2", kind="Super")
+    admin.update_user("gone", status="disable")
+    status, shown, told = run("user", *command)
+    assert (status, shown) == (1, "")
+    assert told.startswith("saturnmq: root is the only super user whom brokers let in: ")
+    assert "user create NAME --super" in told
+    assert [user.status for user in admin.list_users("root")] == ["enable"]
+
+
+def test_a_super_user_beside_whom_there_is_another_one_can_go(run: Run, admin: Admin) -> None:
+    for name in ("one", "two"):
+        admin.create_user(name, "hunter2", kind="Super")
+    assert run("user", "alter", "one", "--disable")[0] == 0
+    assert run("user", "alter", "two", "--kind", "Normal")[0] == 0
+    assert run("user", "delete", "one", "--yes")[0] == 0
+
+
+@pytest.mark.parametrize("command", [("alter", "root", "--disable"), ("delete", "root", "--yes")])
+def test_the_last_super_user_goes_by_force(
+    tmp_path: Path, run: Run, command: tuple[str, ...]
+) -> None:
+    first = '{"username":"root","password":"secret of root"}'
+    with served(tmp_path, authentication=True, init_user=first) as nameserver:
+        where = ("--nameserver", nameserver)
+        assert run("user", *command, "--force", *where)[0] == 0
+        assert "access denied" in run("user", "list", *where)[2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
         ("user", "show"),
         ("user", "alter", "--disable"),
         ("user", "delete", "--yes"),
