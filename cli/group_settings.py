@@ -169,11 +169,12 @@ def mode(
     as_json: AsJson = False,
 ) -> None:
     """Have a group pull or pop a topic. Push consumers that run follow, but for ordered and
-    broadcasting ones, which always pull.
+    broadcasting ones, which always pull. The group must be there: `group create`.
     """
     if how not in ("pull", "pop"):
         fail(f"{how!r}: it is pull or pop")
     with admin(nameserver) as client, named(topic, client):
+        known_group(client, group)  # a broker would make it
         client.set_request_mode(group, topic, how.upper(), share=share)
     if as_json:
         emit({"group": group, "topic": topic, "mode": how, "share": share})

@@ -232,9 +232,11 @@ def test_a_group_is_told_to_pop_a_topic_and_to_pull_it_again(run, orders):
     for command, told in (
         (("writers", "orders", "push"), "it is pull or pop"),
         (("writers", "order", "pop"), "did you mean 'orders'"),
+        (("writer", "orders", "pop"), "no group 'writer'; did you mean 'writers'"),
     ):
         status, _, refusal = run("group", "mode", *command)
         assert (status, told in refusal) == (1, True), refusal
+    assert "writer" not in run("group", "list")[1].split()
 
 
 @pytest.mark.parametrize(
