@@ -185,7 +185,8 @@ Settings = Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Roc
 
 def _changes(settings: list[str]) -> dict[str, str]:
     """Names and values without the spaces that a line of a configuration file has around them."""
-    return {name.strip(): value.strip() for name, value in pairs(settings, "setting").items()}
+    stripped = ["=".join(part.strip() for part in text.split("=", 1)) for text in settings]
+    return pairs(stripped, "setting")
 
 
 @app.command("set")

@@ -11,7 +11,7 @@ from saturnmq._version import VERSION
 from saturnmq.cli import node_environment
 from saturnmq.cli.grpc_gateway import TLS_HELP, TlsMode
 from saturnmq.cli.launcher import LauncherError, LocalCluster, Settings, default_data
-from saturnmq.cli.output import AsJson, DryRun, emit, fail, shared_secret, table
+from saturnmq.cli.output import AsJson, DryRun, emit, fail, pairs, shared_secret, table
 from saturnmq.runtime.door import split_addresses
 
 app = typer.Typer(
@@ -61,10 +61,8 @@ def up(
     as_json: AsJson = False,
 ) -> None:
     """Start a cluster and return when all of it serves."""
-    for option in options or ():
-        if "=" not in option:
-            fail(f"--set wants KEY=VALUE, not {option!r}")
-        name = option.partition("=")[0]
+    broker_options = pairs(options, "--set")
+    for name in broker_options:
         if variable := node_environment.variable_of_secret(name):
             fail(f"--set would show {name} in the list of processes: set {variable} instead")
     settings = Settings(
@@ -79,7 +77,7 @@ def up(
         etcd=split_addresses(etcd or ""),
         etcds=etcds,
         tls=tls,
-        broker_options=dict(option.split("=", 1) for option in options or ()),
+        broker_options=broker_options,
     )
     cluster = LocalCluster.up(data or default_data(), settings)
     _show(cluster, as_json, _roles(cluster), with_grpc=True)

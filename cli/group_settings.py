@@ -7,8 +7,16 @@ from typing import Annotated, Any
 
 import typer
 from saturnmq.cli.each_server import nodes
-from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, pairs, table
-from saturnmq.cli.topics import Attributes, Without, admin, as_text, named, tell_missed
+from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, table
+from saturnmq.cli.topics import (
+    Attributes,
+    Without,
+    admin,
+    as_text,
+    attribute_changes,
+    named,
+    tell_missed,
+)
 from saturnmq.protocol.checked import INT32_MAX
 from saturnmq.protocol.retry_policy import (
     KEY,
@@ -106,7 +114,7 @@ def _command(
         nameserver: Nameserver = DEFAULT_NAMESERVER,
         as_json: AsJson = False,
     ) -> None:
-        attributes = {**pairs(attribute, "--attribute"), **dict.fromkeys(without or ())}
+        attributes = attribute_changes(attribute, without)
         settings = {
             "max_retries": max_retries,
             "retry_queues": retry_queues,

@@ -88,12 +88,13 @@ def fail(text: str) -> NoReturn:
 
 def pairs(texts: Sequence[str] | None, what: str) -> dict[str, str]:
     """Each NAME=VALUE that was given as `what`."""
-    named = {}
+    named: dict[str, str] = {}
     for text in texts or ():
         name, equals, value = text.partition("=")
         if not equals:
             fail(f"{what} {text!r}: it is NAME=VALUE")
-        named[name] = value
+        if named.setdefault(name, value) != value:
+            fail(f"{what} {text!r}: {name} is {named[name]!r} already, give one of them")
     return named
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +43,17 @@ def admin(nameserver: str, namespace: str = "") -> Any:
     from saturnmq import Admin
 
     return Admin(nameservers=servers, namespace=namespace, **shared_secret())
+
+
+def attribute_changes(
+    given: Sequence[str] | None, without: Sequence[str] | None
+) -> dict[str, str | None]:
+    """The new values of attributes by --attribute and --without; None removes one."""
+    values = pairs(given, "--attribute")
+    for name in without or ():
+        if name in values:
+            fail(f"--attribute {name}={values[name]} and --without {name}: give one of them")
+    return {**values, **dict.fromkeys(without or ())}
 
 
 @contextlib.contextmanager
@@ -165,7 +176,7 @@ def alter(
     queues, lower the number to read from. Messages left in those could not be read any more, so the
     command asks before it removes them.
     """
-    attributes = {**pairs(attribute, "--attribute"), **dict.fromkeys(without or ())}
+    attributes = attribute_changes(attribute, without)
     if write_queues is None and read_queues is None and perm is None and not attributes:
         fail(
             "nothing to change: give --write-queues, --read-queues, --perm, --attribute or "

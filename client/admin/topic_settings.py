@@ -38,6 +38,11 @@ def with_type(message_type: str | None, attributes: Attributes) -> dict[str, str
         raise InvalidParameter(
             f"message type {message_type!r}: it is one of {', '.join(MESSAGE_TYPES)}"
         )
+    if attributes.get(MESSAGE_TYPE, message_type) != message_type:
+        raise InvalidParameter(
+            f"message type {message_type} and the attribute {MESSAGE_TYPE}="
+            f"{attributes[MESSAGE_TYPE]}: give one of them"
+        )
     return {**attributes, MESSAGE_TYPE: message_type}
 
 

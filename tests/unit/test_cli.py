@@ -112,7 +112,8 @@ def test_a_wrong_command_line_costs_one_line_and_status_2(arguments, word):
         (["broker", "--config", "missing.toml"], "missing.toml"),
         (["broker", "--config", os.devnull + "/x"], "Not a directory"),
         (["cluster", "up", "--data", os.devnull], "--data"),
-        (["cluster", "up", "--data", "unused", "--set", "flushDiskType"], "KEY=VALUE"),
+        (["cluster", "up", "--data", "unused", "--set", "flushDiskType"], "NAME=VALUE"),
+        (["cluster", "up", "--data", "x", "--set", "a=1", "--set", "a=2"], "a is '1' already"),
     ],
 )
 def test_what_cannot_be_done_costs_one_line_and_status_1(arguments, word):

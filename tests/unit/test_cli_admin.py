@@ -260,6 +260,43 @@ def test_a_wrong_change_of_a_group_is_refused(run, orders, command, told):
     assert (status, told in refusal) == (1, True), refusal
 
 
+ONE_TYPE = ("--attribute", "message.type=FIFO")
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (
+            ("topic", "create", "t", *ONE_TYPE, "--attribute", "message.type=DELAY"),
+            "--attribute 'message.type=DELAY': message.type is 'FIFO' already, give one of them",
+        ),
+        (
+            ("topic", "create", "t", *ONE_TYPE, "--type", "NORMAL"),
+            "message type NORMAL and the attribute message.type=FIFO: give one of them",
+        ),
+        (
+            ("topic", "alter", "orders", *ONE_TYPE, "--without", "message.type"),
+            "--attribute message.type=FIFO and --without message.type: give one of them",
+        ),
+        (
+            ("group", "alter", "g", "--attribute", "a=b", "--without", "a"),
+            "--attribute a=b and --without a: give one of them",
+        ),
+        (("produce", "orders", "--property", "a=b", "--property", "a=c"), "a is 'b' already"),
+        (("admin", "set", "slaveTimeout=3000", "slaveTimeout = 4000"), "is '3000' already"),
+        (("admin", "nameserver-set", "a=1", "a=2"), "a is '1' already"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(run, orders, command, told):
+    status, _, refusal = run(*command)
+    assert (status, told in refusal) == (1, True), refusal
+    assert run("topic", "describe", "t")[0] == 1, "nothing was made"
+
+
+def test_an_argument_that_is_repeated_contradicts_nothing(run, orders):
+    assert run("topic", "create", "t", *ONE_TYPE, *ONE_TYPE, "--type", "fifo")[0] == 0
+
+
 def test_a_queue_whose_listener_hangs_is_shown(run, nameserver, orders):
     entered, leave = threading.Event(), threading.Event()
 
