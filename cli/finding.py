@@ -22,7 +22,7 @@ from saturnmq.cli.output import (
     table,
     time_ms,
 )
-from saturnmq.cli.topics import admin, named
+from saturnmq.cli.topics import admin, chosen_queues, named
 
 message_app = typer.Typer(help="Look at single messages, and recall them.", no_args_is_help=True)
 
@@ -229,12 +229,12 @@ def _at_offset(
     if not (text.isascii() and text.isdigit()):
         fail(f"--offset {text!r} is neither a number nor an offset id of 32 or 56 digits")
     offset = int(text)
+    every = client.describe_topic(topic)
+    meant = chosen_queues(str(topic), [row.queue for row in every], queue, broker)
     found = [
         client.find_by_offset(row.queue, offset)
-        for row in client.describe_topic(topic)
-        if queue in (None, row.queue.queue_id)
-        and broker in (None, row.queue.broker_name)
-        and row.min_offset <= offset < row.max_offset
+        for row in every
+        if row.queue in meant and row.min_offset <= offset < row.max_offset
     ]
     return [message for message in found if message is not None]
 

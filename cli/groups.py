@@ -30,8 +30,7 @@ from saturnmq.cli.output import (
     tell_names,
     time_ms,
 )
-from saturnmq.cli.topics import admin, message_count, named
-from saturnmq.runtime.errors import nearest
+from saturnmq.cli.topics import admin, chosen_queues, message_count, named
 
 group_app = typer.Typer(
     help="Create, list and describe groups; set their offsets.", no_args_is_help=True
@@ -377,12 +376,4 @@ def _places(client: Any, topic: str, queue: int | None, broker: str | None) -> l
         for data in client.route(topic).queues
         for number in range(data.read_queues)
     ]
-    brokers = sorted({place.broker_name for place in every})
-    if broker is not None and broker not in brokers:
-        fail(f"topic {topic} is not on a broker {broker!r}{nearest(broker, brokers)}")
-    here = [place for place in every if broker in (None, place.broker_name)]
-    found = [place for place in here if queue in (None, place.queue_id)]
-    if not found:
-        most = max(place.queue_id for place in here)
-        fail(f"topic {topic} has no queue {queue}: they are 0 to {most}")
-    return found
+    return chosen_queues(topic, every, queue, broker)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from saturnmq.cli.output import DEFAULT_NAMESERVER, AsJson, Nameserver, emit, fail, table
-from saturnmq.cli.topics import admin
+from saturnmq.cli.topics import admin, kv_entries
 
 kv_app = typer.Typer(
     help="The key-value configuration of nameservers, where the order of topics is.",
@@ -27,13 +27,17 @@ def get(
     with admin(nameserver) as client:
         entries = client.kv_config(namespace)
     if key is not None and key not in entries:
-        fail(f"there is no key {key!r} in namespace {namespace!r}")
+        _fail_unknown(namespace, key)
     if as_json:
         emit(entries if key is None else {key: entries[key]})
     elif key is not None:
         print(entries[key])
     else:
         table(namespace, ["key", "value"], sorted(entries.items()))
+
+
+def _fail_unknown(namespace: str, key: str) -> NoReturn:
+    fail(f"there is no key {key!r} in namespace {namespace!r}")
 
 
 @kv_app.command("put")
@@ -60,7 +64,14 @@ def delete(
     nameserver: Nameserver = DEFAULT_NAMESERVER,
     as_json: AsJson = False,
 ) -> None:
-    """Delete an entry at every nameserver that is given."""
+    """Delete an entry at every nameserver that is given.
+
+    Exit status 1 when there is none.
+    """
+    asked = kv_entries(namespace, key, nameserver)
+    if all(value is None for value in asked.found.values()):
+        asked.end()  # one that does not answer may have it
+        _fail_unknown(namespace, key)
     with admin(nameserver) as client:
         client.delete_kv_config(namespace, key)
     if as_json:

@@ -82,16 +82,39 @@ def tell_missed(client: Any) -> list[str]:
     return missed
 
 
+def kv_entries(namespace: str, key: str, nameserver: str) -> EachServer[str | None]:
+    """The value that each nameserver has for a key; None: it has none."""
+
+    def ask(address: str) -> str | None:
+        with admin(address) as client:
+            value: str | None = client.kv_config(namespace).get(key)
+            return value
+
+    return EachServer("nameserver", addresses(nameserver), ask)
+
+
 def _order_left(topic: str, nameserver: str) -> str:
     """The order configuration that a nameserver has for a topic; empty if none has."""
     from saturnmq.protocol.route import ORDER_TOPIC_CONFIG
 
-    def ask(address: str) -> str:
-        with admin(address) as client:
-            return str(client.kv_config(ORDER_TOPIC_CONFIG).get(topic, ""))
+    answers = kv_entries(ORDER_TOPIC_CONFIG, topic, nameserver).found
+    return next(filter(None, answers.values()), "")
 
-    answers = EachServer("nameserver", addresses(nameserver), ask)
-    return next(filter(None, answers.found.values()), "")
+
+def chosen_queues(
+    topic: str, every: Sequence[Any], queue: int | None, broker: str | None
+) -> list[Any]:
+    """Those of the queues of a topic that a command names; there is at least one."""
+    brokers = sorted({each.broker_name for each in every})
+    if broker is not None and broker not in brokers:
+        fail(f"topic {topic} is not on a broker {broker!r}{nearest(broker, brokers)}")
+    here = [each for each in every if broker in (None, each.broker_name)]
+    found = [each for each in here if queue in (None, each.queue_id)]
+    if not found:
+        numbers = [each.queue_id for each in here]
+        there = f" {queue}: they are 0 to {max(numbers)}" if numbers else ""
+        fail(f"topic {topic} has no queue{there}")
+    return found
 
 
 @topic_app.command("create")
@@ -292,13 +315,9 @@ def queue(
     does not run.
     """
     with admin(nameserver) as client, named(topic, client):
-        rows = [
-            row
-            for row in client.describe_topic(topic)
-            if row.queue.queue_id == number and broker in (None, row.queue.broker_name)
-        ]
-        if not rows:
-            fail(f"topic {topic} has no queue {number}" + (f" on {broker}" if broker else ""))
+        every = client.describe_topic(topic)
+        meant = chosen_queues(topic, [row.queue for row in every], number, broker)
+        rows = [row for row in every if row.queue in meant]
         if len(rows) > 1:
             names = ", ".join(row.queue.broker_name for row in rows)
             fail(f"queue {number} is on {len(rows)} brokers: choose one with --broker ({names})")

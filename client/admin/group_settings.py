@@ -118,8 +118,9 @@ def _check_policy(policy: GroupRetryPolicy) -> None:
         policy.multiplier >= 1 and policy.initial_ms <= policy.max_ms
     ):
         raise ConfigError(
-            f"retry_policy {policy}: waits grow by a factor of at least 1, to a bound that is no "
-            "less than the first"
+            f"retry_policy: a first wait of {policy.initial_ms} ms that grows by a factor of "
+            f"{policy.multiplier} to {policy.max_ms} ms; waits grow by a factor of at least 1, to "
+            "a bound that is no less than the first"
         )
 
 

@@ -86,6 +86,9 @@ def test_entries_of_nameservers_are_written_read_and_deleted(admin: Admin, run: 
     status, _, refused = run("admin", "kv", "get", "space", "six")
     assert (status, refused) == (1, "saturnmq: there is no key 'six' in namespace 'space'\n")
     assert run("admin", "kv", "delete", "space", "four")[0] == 0
+    status, shown, refused = run("admin", "kv", "delete", "space", "four")
+    assert (status, shown) == (1, "")
+    assert refused == "saturnmq: there is no key 'four' in namespace 'space'\n"
     admin.delete_kv_config("space", "one")
     admin.delete_kv_config("space", "one")  # it is gone already
     assert admin.kv_config("space") == {}
@@ -129,6 +132,8 @@ def test_of_several_nameservers_those_that_missed_an_entry_are_named(
     status, _, error = run_with_one_away("admin", "kv", "delete", "space", "one")
     assert (status, error.startswith(f"saturnmq: {MISSED}")) == (1, True)
     assert admin.kv_config("space") == {}
+    status, _, error = run_with_one_away("admin", "kv", "delete", "space", "one")
+    assert (status, error.startswith(f"saturnmq: {MISSED}")) == (1, True), "it may be there"
 
 
 def test_a_topic_that_one_nameserver_missed_is_made_or_deleted_at_all_others(
@@ -305,8 +310,11 @@ def test_the_entries_of_a_queue_lead_into_the_log(nameserver: str, admin: Admin,
     assert shown["entries"] == [entry._asdict() for entry in entries[:2]]
     assert "0 to 5" in run("topic", "queue", "orders", "--queue", "0", "--offset", "4")[1]
     for arguments, why in (
-        (("--queue", "3"), "topic orders has no queue 3"),
-        (("--queue", "0", "--broker", "broker-b"), "topic orders has no queue 0 on broker-b"),
+        (("--queue", "3"), "topic orders has no queue 3: they are 0 to 0"),
+        (
+            ("--queue", "0", "--broker", "broker-b"),
+            "topic orders is not on a broker 'broker-b'; did you mean 'broker-a'?",
+        ),
     ):
         status, _, refused = run("topic", "queue", "orders", *arguments)
         assert (status, refused) == (1, f"saturnmq: {why}\n")

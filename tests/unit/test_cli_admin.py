@@ -248,6 +248,7 @@ def test_a_group_is_told_to_pop_a_topic_and_to_pull_it_again(run, orders):
         (("alter", "writers", "--retry-policy", "5s*x..2h"), "'x' is no factor"),
         (("alter", "writers", "--retry-policy", "5s*2"), "'' is no delay"),
         (("alter", "writers", "--retry-policy", "1s*0..1s"), "a factor of at least 1"),
+        (("create", "w", "--retry-policy", "5s*0..2h"), "wait of 5000 ms that grows by a factor"),
         (("alter", "writers", "--retry-policy", "9s*2..1s"), "no less than the first"),
         (("alter", "writers", "--retry-policy", f"1s*{10**30}..1m"), "multiplier is 1000000"),
         (("alter", "writers", "--attribute", "colour=red"), "unsupported key: colour"),
@@ -434,6 +435,12 @@ def test_messages_are_found_at_their_offset(run, orders):
     assert found_by(run, "orders", "--offset", "1", "--broker", "broker-a") == ["2", "3"]
     assert found_by(run, "--offset", orders[4].offset_message_id) == ["4"]
     assert run("message", "find", "orders", "--offset", "3")[0] == 1
+    for place, told in (
+        (("--queue", "9"), "topic orders has no queue 9: they are 0 to "),
+        (("--broker", "broker-z"), "topic orders is not on a broker 'broker-z'; did you mean"),
+    ):
+        status, _, refusal = run("message", "find", "orders", "--offset", "0", *place)
+        assert (status, told in refusal) == (1, True), refusal
     status, shown, _ = run("message", "find", "orders", "--offset", "3", "--json")
     assert (status, json.loads(shown)) == (1, {"messages": []})
 
