@@ -30,6 +30,7 @@ TEXTS = (
     "1 2 3 4 0 broker-0 0 0 0",
     "1 2 3 4 0 broker-1 0 0 0",
     "x" * 70_000,
+    "x" * 300_000,  # more than a header of Remoting holds
 )
 NUMBERS = (0, 1, -1, 2, 31, 2**31 - 1, -(2**31), 10_000)
 LARGE = (*NUMBERS, 2**63 - 1, -(2**63), 253_402_300_800)
@@ -142,6 +143,12 @@ async def call(caller: Caller, name: str, requests: list[Any]) -> list[int]:
     return [parts[0].status.code]
 
 
+async def innocent(caller: Caller, broker: str, codes: set[int]) -> None:
+    """A client that waits at the same node for messages of a broker, over and over."""
+    while True:
+        codes.add((await caller.receive("NORMAL", "INNOCENT", broker=broker)).code)
+
+
 def commands(chance: random.Random) -> list[Any]:
     """What a client says over one Telemetry stream: right settings of any kind among answers that
     nobody asked for, settings of nobody, and commands that only a server gives."""
@@ -163,6 +170,11 @@ def test_a_wrong_request_gets_a_code_and_harms_nobody(name, node) -> None:
         caller = facts.caller
         await create_group(world, facts.brokers[0], "G", consumeMessageOrderly=False)
         found: set[int] = set()
+        others: set[int] = set()
+        other = Caller(world, caller.gateway, "innocent")
+        waiting = [
+            asyncio.ensure_future(innocent(other, f"broker-{number}", others)) for number in (0, 1)
+        ]
         for seed in range(SEEDS):
             chance = random.Random(f"{name} {node} {seed}")
             if name == "Telemetry":
@@ -176,6 +188,10 @@ def test_a_wrong_request_gets_a_code_and_harms_nobody(name, node) -> None:
             assert not INTERNAL & {*codes}, (seed, codes, str(requests)[:2000])
             found |= {*codes}
         assert found - {Code.OK} or name in NEVER_WRONG, "nothing was wrong"
+        for each in waiting:
+            assert not each.done()
+            each.cancel()
+        assert others <= {Code.OK, Code.MESSAGE_NOT_FOUND}, "a wrong call ended another one"
         for each in facts.brokers:
             each.validate()
         good = caller.message(b"good", "NORMAL", tag="good")
