@@ -13,16 +13,26 @@ such files are sorted together.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import posixpath
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from saturnmq.pipeline.jobs.manifest import Archive, DataFile, Manifest, local, partition
-from saturnmq.runtime.errors import ConfigError, nearest
+from saturnmq.pipeline.jobs.manifest import (
+    SPARK_LOG,
+    Archive,
+    DataFile,
+    Manifest,
+    local,
+    partition,
+)
+from saturnmq.runtime.errors import ConfigError, StoreDamaged, nearest
 
 SLICE_BYTES = 32 << 20  # of one lane in one step; another size makes every replay another write
 _VERSION = "1"  # of the plan: likewise
@@ -125,6 +135,9 @@ def _archived(archive: Archive, file: DataFile, schemas: _Schemas) -> _Footer:
 
 def _of_files(path: str, topic: str | None) -> ReplayPlan:
     files = sorted(_parquet_files(path))
+    finished = _finished(path)
+    if finished is not None:
+        files = [file for file in files if os.path.basename(file) in finished]
     if topic is not None:
         mark = partition(topic, "").split("/")[0]
         files = [file for file in files if mark in file.split(os.sep)]
@@ -148,6 +161,29 @@ def _parquet_files(path: str) -> Iterator[str]:
         for name in names:
             if name.endswith(".parquet") and name[0] not in "._":
                 yield os.path.join(directory, name)
+
+
+def _finished(path: str) -> set[str] | None:
+    """The names of the files that Spark's file sink has finished at `path`; None: it has written
+    nothing there. A batch that failed leaves files behind, whose rows are in others, too. The log
+    has one file a batch, and some of many (`N.compact`): a line `v1`, then one of JSON each."""
+    log = os.path.join(local(path), SPARK_LOG)
+    if not os.path.isdir(log):
+        return None
+    found: set[str] = set()
+    for name in sorted(os.listdir(log)):
+        if not name.removesuffix(".compact").isdecimal():
+            continue
+        at = os.path.join(log, name)
+        try:
+            with open(at, encoding="utf-8") as file:
+                version, *lines = file.read().splitlines()
+            if version != "v1":
+                raise ValueError(f"its version is {version!r}, not 'v1'")
+            found |= {posixpath.basename(unquote(json.loads(line)["path"])) for line in lines}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StoreDamaged(f"{at} is no log of Spark's file sink: {error!r}") from error
+    return found
 
 
 def _overlapping(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import defaultdict
@@ -177,6 +178,30 @@ class EncodingWriter:
             assert batch.schema.names == list(self._columns)
             rows += sum(piece.rows for piece in encoder.encode(batch, None, b"0" * 24, 0, 1 << 20))
         return Written(rows)
+
+
+def test_of_sparks_file_sink_only_finished_files_are_sent(tmp_path: Path) -> None:
+    """A micro-batch that failed wrote its rows to a file that its repetition wrote, too."""
+    log = tmp_path / "_spark_metadata"
+    log.mkdir()
+    for number, name in enumerate(("part-0 a.parquet", "part-0 b.parquet", "part-1 c.parquet")):
+        table = pa.table({"queueId": [number], "queueOffset": [number], "body": [b"x"]})
+        pq.write_table(table, tmp_path / name)
+
+    def line(name: str) -> str:
+        path = (tmp_path / name).as_uri()
+        return json.dumps({"path": path, "size": 1, "isDir": False, "action": "add"})
+
+    (log / "0.compact").write_text(f"v1\n{line('part-0 b.parquet')}")
+    (log / "1").write_text(f"v1\n{line('part-1 c.parquet')}\n")
+    (log / ".1.crc").write_bytes(b"crc")
+    finished = plan(str(tmp_path), None)
+    assert finished.rows == 2
+    assert sorted(sent(finished)) == [1, 2]
+    for damaged in ("v9\n", "", "v1\n{", "v1\n[]", "v1\n{}"):
+        (log / "1").write_text(damaged)
+        with pytest.raises(StoreDamaged, match="_spark_metadata/1 is no log"):
+            plan(str(tmp_path), None)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1e6])
