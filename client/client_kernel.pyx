@@ -378,7 +378,7 @@ cdef inline bint is_plain(PyObject *name, Py_ssize_t *size) except -1:
     that ends names or values nor a zero. UnicodeEncodeError: it has no UTF-8."""
     cdef const char *text = PyUnicode_AsUTF8AndSize(<object>name, size)
     cdef Py_ssize_t index
-    for index in range(size[0]):
-        if <uint8_t>text[index] <= 2:
-            return False
-    return size[0] > 0
+    cdef uint8_t marked = 0
+    for index in range(size[0]):  # without a way out, so that it is done many bytes at a time
+        marked |= <uint8_t>text[index] <= 2
+    return size[0] > 0 and not marked

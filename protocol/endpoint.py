@@ -102,7 +102,7 @@ class Endpoint(asyncio.BufferedProtocol):
         self._runtime, self._read_frame = runtime, read_frame
         self._handler, self._on_open, self._on_close = handler, on_open, on_close
         self._max_frame = max_frame
-        self.max_header = MAX_HEADER  # of a command that is sent; fuzzers send longer ones
+        self.max_header = MAX_HEADER  # of a request that is sent; fuzzers send longer ones
         self._server = server
         self._turns = (turns or Turns(runtime)) if server else None
         self._usual_buffer = RECEIVE_BUFFER if server else LARGE_FRAME
@@ -573,10 +573,10 @@ class Endpoint(asyncio.BufferedProtocol):
         if self.closed or self._transport is None:
             return
         head = encode_head(command, body_size := command.body_size)
-        if len(head) - PREFIX_BYTES > self.max_header:  # the peer would end the connection of all
-            raise InvalidParameter(
-                f"the fields and the remark of command {command.code} take "
-                f"{len(head) - PREFIX_BYTES} bytes, the limit is {self.max_header}: shorten them"
+        if len(head) - PREFIX_BYTES > self.max_header and not command.is_response:
+            raise InvalidParameter(  # the peer would end the connection, with others' requests
+                f"the fields of request {command.code} take {len(head) - PREFIX_BYTES} bytes, the "
+                f"limit is {self.max_header}: shorten them"
             )
         size = len(head) + body_size
         if size - 4 > self._max_frame:

@@ -188,9 +188,9 @@ def test_a_wrong_request_gets_a_code_and_harms_nobody(name, node) -> None:
             assert not INTERNAL & {*codes}, (seed, codes, str(requests)[:2000])
             found |= {*codes}
         assert found - {Code.OK} or name in NEVER_WRONG, "nothing was wrong"
-        for each in waiting:
-            assert not each.done()
-            each.cancel()
+        for task in waiting:
+            assert not task.done()
+            task.cancel()
         assert others <= {Code.OK, Code.MESSAGE_NOT_FOUND}, "a wrong call ended another one"
         for each in facts.brokers:
             each.validate()

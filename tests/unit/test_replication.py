@@ -381,7 +381,8 @@ def test_a_slave_that_joins_while_the_master_is_unsure_is_taken_when_it_is_sure(
     tmp_path: Path,
 ) -> None:
     async def body(runtime: NativeRuntime) -> None:
-        master = await started(runtime, config(tmp_path / "m"))
+        nobody = ("127.0.0.1:1",)  # a nameserver to ask, which does not answer
+        master = await started(runtime, config(tmp_path / "m", nameservers=nobody))
         client = await connected(runtime, master)
         assert (await send(client, b"one")).code == 0
         executor, answered = master.replication.executor, asyncio.Event()
