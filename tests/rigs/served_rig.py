@@ -42,3 +42,17 @@ def served(
             thread.run(nameserver.close())
     finally:
         thread.close()
+
+
+@contextmanager
+def nameserver_alone() -> Iterator[str]:
+    """The address of a nameserver in a thread that no broker registers at: clients leave it for
+    another one."""
+    thread = LoopThread("nameserver")
+    nameserver = NameServer(thread.runtime, port=0)
+    try:
+        thread.run(nameserver.start())
+        yield nameserver.address
+        thread.run(nameserver.close())
+    finally:
+        thread.close()

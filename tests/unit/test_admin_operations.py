@@ -34,7 +34,7 @@ from saturnmq.runtime.errors import (
     RouteNotFound,
     SystemError_,
 )
-from served_rig import served
+from served_rig import nameserver_alone, served
 from typer.testing import CliRunner
 
 SCAN = "scanNotActiveBrokerInterval"
@@ -159,7 +159,7 @@ def test_a_topic_that_one_nameserver_missed_is_made_or_deleted_at_all_others(
 def test_the_order_that_a_deleted_topic_left_is_told_and_can_be_deleted(
     tmp_path: Path, run: Run
 ) -> None:
-    with served(tmp_path / "a") as first, served(tmp_path / "b") as second, Admin(second) as other:
+    with served(tmp_path / "a") as first, nameserver_alone() as second, Admin(second) as other:
         both = ["--nameserver", f"{first},{second}"]
         other.put_kv_config("ORDER_TOPIC_CONFIG", "flights", "broker-a:2")
         status, shown, told = run("topic", "create", "flights", "--json", *both)
