@@ -26,7 +26,7 @@ from saturnmq.cli.grpc_gateway import (
     allows_self_signed,
 )
 from saturnmq.cli.node_log import LogSettings
-from saturnmq.cli.output import drop_output, fail
+from saturnmq.cli.output import drop_output, fail, write_file
 from saturnmq.cli.processes import ends
 from saturnmq.cli.successor import relieve
 from saturnmq.protocol.credentials import credentials_of
@@ -413,7 +413,4 @@ async def _closed(result: Awaitable[None] | None) -> None:
 
 def _write_ready(path: str | os.PathLike[str], facts: dict[str, Any]) -> None:
     """The launcher (`launcher.py`) waits for this file."""
-    target = Path(path)
-    fresh = target.with_suffix(".tmp")
-    fresh.write_text(json.dumps(facts))
-    fresh.replace(target)
+    write_file(Path(path), json.dumps(facts))

@@ -53,10 +53,8 @@ def addresses(text: str) -> list[str]:
     found = split_addresses(text)
     for part in found:
         try:
-            _, port = split_address(part)
+            split_address(part, least_port=1)
         except ValueError:
-            port = 0
-        if not port:
             fail(f"--nameserver wants HOST:PORT[,...] with ports from 1 to 65535, not {part!r}")
     if not found:
         fail(f"no nameserver: pass --nameserver HOST:PORT or set {NAMESERVER_VARIABLE}")
@@ -163,8 +161,8 @@ def drop_output() -> None:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Write a file that the user named, whole or not at all: what was there stays until the new
-    text is. An OSError names the file."""
+    """Write a file that others read or the user named, whole or not at all: what was there stays
+    until the new text is. An OSError names the file."""
     target = path.resolve()  # of a link, the file that it leads to
     if target.exists() and not target.is_file():  # a pipe, or a terminal
         target.write_text(text, encoding="utf-8")

@@ -12,12 +12,12 @@ from typing import Any
 from saturnmq.gateway.codes import CallRefused, Code
 from saturnmq.protocol import properties as names
 from saturnmq.protocol import topics
-from saturnmq.protocol.pop_headers import EXPRESSION_MAX
+from saturnmq.protocol.pop_headers import ATTEMPT_ID_MAX, EXPRESSION_MAX
 from saturnmq.runtime.errors import InvalidParameter
 
 TOPICS_MAX = 1_000  # that one client subscribes, or produces for
 GROUP_CHARACTERS_MAX = 64  # of a message group
-ID_CHARACTERS_MAX = 256  # of attempts, messages and brokers; ATTEMPT_ID_MAX of brokers
+ID_CHARACTERS_MAX = ATTEMPT_ID_MAX  # of messages and brokers, too
 PROPERTIES_MAX = 128
 PROPERTY_BYTES_MAX = 16 << 10
 DELAY_MAX_MS = 86_400_000

@@ -167,13 +167,11 @@ def check_nameservers(addresses: Sequence[str]) -> None:
     """ConfigError unless there are some, each HOST:PORT."""
     for address in addresses:
         try:
-            _, port = split_address(address)
+            split_address(address, least_port=1)
         except ValueError:
-            port = 0
-        if not port:
             raise ConfigError(
                 f"option endpoints: {address!r} is no nameserver; write HOST:PORT, such as "
                 "127.0.0.1:9876, several with commas between; ports are 1 to 65535"
-            )
+            ) from None
     if not addresses:
         raise ConfigError("option endpoints names no nameserver; write HOST:PORT,...")

@@ -219,11 +219,15 @@ def why_no_connection(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error)
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as (host, port); ValueError when it is neither."""
+def split_address(address: str, least_port: int = 0) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as (host, port); ValueError when it is neither. Port 0, any free
+    one, can be listened on and not be dialled: `least_port` 1 refuses it."""
     host, separator, port = address.rpartition(":")
-    if not separator or not host or "/" in host or not port.isdigit() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not an address: write host:port with a port 0-65535")
+    is_port = port.isdigit() and least_port <= int(port) <= 65535
+    if not separator or not host or "/" in host or not is_port:
+        raise ValueError(
+            f"{address!r} is not an address: write host:port with a port {least_port}-65535"
+        )
     return host.strip("[]"), int(port)
 
 

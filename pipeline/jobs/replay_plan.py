@@ -91,7 +91,8 @@ def plan(path: str, topic: str | None) -> ReplayPlan:
     manifests = archive.manifests()
     if manifests:
         return _of_archive(archive, manifests, topic)
-    return _of_files(archive.path, topic)
+    finished = _finished(archive.path) if archive.is_of_spark else None
+    return _of_files(archive.path, topic, finished)
 
 
 def _of_archive(archive: Archive, manifests: Sequence[Manifest], topic: str | None) -> ReplayPlan:
@@ -133,9 +134,9 @@ def _archived(archive: Archive, file: DataFile, schemas: _Schemas) -> _Footer:
     return footer
 
 
-def _of_files(path: str, topic: str | None) -> ReplayPlan:
+def _of_files(path: str, topic: str | None, finished: set[str] | None) -> ReplayPlan:
+    """`finished`: the names of the only files that count, if not all do."""
     files = sorted(_parquet_files(path))
-    finished = _finished(path)
     if finished is not None:
         files = [file for file in files if os.path.basename(file) in finished]
     if topic is not None:
@@ -163,13 +164,11 @@ def _parquet_files(path: str) -> Iterator[str]:
                 yield os.path.join(directory, name)
 
 
-def _finished(path: str) -> set[str] | None:
-    """The names of the files that Spark's file sink has finished at `path`; None: it has written
-    nothing there. A batch that failed leaves files behind, whose rows are in others, too. The log
-    has one file a batch, and some of many (`N.compact`): a line `v1`, then one of JSON each."""
-    log = os.path.join(local(path), SPARK_LOG)
-    if not os.path.isdir(log):
-        return None
+def _finished(path: str) -> set[str]:
+    """The names of the files that Spark's file sink has finished at `path`, by its log. A batch
+    that failed leaves files behind, whose rows are in others, too. The log has one file a batch,
+    and some of many (`N.compact`): a line `v1`, then one of JSON each."""
+    log = os.path.join(path, SPARK_LOG)
     found: set[str] = set()
     for name in sorted(os.listdir(log)):
         if not name.removesuffix(".compact").isdecimal():

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from saturnmq.pipeline.access import Where
+from saturnmq.pipeline.jobs.archive import Archived, archive
+from saturnmq.pipeline.jobs.audit import Audited, audit
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.inspect.verify import Sizes
 from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig
 
+TOPICS = ("T0", "T1")
 SIZES = Sizes(8192, 400, 20, 80)
 START_MS = 1_763_740_000_000  # 2025-11-21, four minutes before an hour is full
 
@@ -35,6 +41,23 @@ def opened(root: Path, step_ms: int = 400) -> MessageStore:
         zero_ahead_bytes=4096,
     )
     return MessageStore.open(config, NativeDisk(), Clock(step_ms))
+
+
+def where(root: Path) -> Where:
+    """The store as the jobs name it."""
+    return Where.store(str(root), trust_tail=True)
+
+
+def archived(
+    root: Path, to: Path | str, topics: Sequence[str] = TOPICS, **options: Any
+) -> Archived:
+    """Archive what the store has and the archive has not, without Spark."""
+    return archive(None, where(root), topics, str(to), **options)
+
+
+def audited(root: Path, to: Path) -> Audited:
+    """The store beside the archive, without Spark."""
+    return audit(None, where(root), str(to), sizes=SIZES)
 
 
 def put(store: MessageStore, count: int, seed: int = 3) -> None:

@@ -17,7 +17,7 @@ from unittest.mock import Mock
 import pyarrow.parquet as pq
 import pytest
 from cluster_rig import until
-from pipeline_store_rig import SIZES, made, opened, put, segments
+from pipeline_store_rig import SIZES, TOPICS, archived, audited, made, opened, put, segments, where
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.main import app
 from saturnmq.pipeline.access import DataLoss, Where
@@ -31,8 +31,6 @@ from saturnmq.runtime.errors import ConfigError, StoreDamaged
 from served_rig import served
 from typer.testing import CliRunner
 
-TOPICS = ("T0", "T1")
-
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
@@ -42,14 +40,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def to(tmp_path: Path) -> Path:
     return tmp_path / "archive"
-
-
-def where(root: Path) -> Where:
-    return Where.store(str(root), trust_tail=True)
-
-
-def archived(root: Path, to: Path, **options) -> Archived:
-    return archive(None, where(root), options.pop("topics", TOPICS), str(to), **options)
 
 
 def rows(to: Path) -> list[dict]:
@@ -65,10 +55,6 @@ def rows(to: Path) -> list[dict]:
 
 def names(to: Path) -> list[str]:
     return sorted(str(path.relative_to(to)) for path in to.rglob("*") if path.is_file())
-
-
-def audited(root: Path, to: Path):
-    return audit(None, where(root), str(to), sizes=SIZES)
 
 
 def test_every_message_lies_in_the_archive_once_by_topic_and_hour(root: Path, to: Path) -> None:

@@ -13,10 +13,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
-from saturnmq.pipeline.access import Where
-from saturnmq.pipeline.jobs.archive import Archived, archive, read_archive
-from saturnmq.pipeline.jobs.audit import Audited, audit
+from pipeline_store_rig import archived, audited, made, opened, overwrite, put, segments
+from saturnmq.pipeline.jobs.archive import read_archive
+from saturnmq.pipeline.jobs.audit import Audited
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile
 from saturnmq.runtime.errors import StoreDamaged
 
@@ -29,18 +28,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def to(tmp_path: Path) -> Path:
     return tmp_path / "archive"
-
-
-def where(root: Path) -> Where:
-    return Where.store(str(root), trust_tail=True)
-
-
-def archived(root: Path, to: Path) -> Archived:
-    return archive(None, where(root), ["T0", "T1"], str(to))
-
-
-def audited(root: Path, to: Path) -> Audited:
-    return audit(None, where(root), str(to), sizes=SIZES)
 
 
 def whats(found: Audited) -> str:

@@ -13,12 +13,10 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pipeline_store_rig import made, opened, put
+from pipeline_store_rig import archived, made, opened, put
 from saturnmq.cli.main import app
-from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.encoding import Encoder
 from saturnmq.pipeline.jobs import replay_plan
-from saturnmq.pipeline.jobs.archive import archive
 from saturnmq.pipeline.jobs.manifest import Archive, DataFile
 from saturnmq.pipeline.jobs.replay import Replayed, _send
 from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, plan
@@ -36,12 +34,8 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def to(root: Path, tmp_path: Path) -> str:
-    more(root, str(tmp_path / "archive"))
+    archived(root, str(tmp_path / "archive"))
     return str(tmp_path / "archive")
-
-
-def more(root: Path, to: str) -> None:
-    archive(None, Where.store(str(root), trust_tail=True), ["T0", "T1"], to)
 
 
 def sent(of: ReplayPlan) -> dict[int, list[tuple[int, int]]]:
@@ -85,7 +79,7 @@ def test_what_is_archived_later_changes_nothing_before(root, to, monkeypatch) ->
     store = opened(root)
     put(store, 40, seed=9)
     store.close()
-    more(root, to)
+    archived(root, to)
     after = plan(to, "T0")
     assert after.steps[: len(before.steps)] == before.steps
     assert len(after.steps) > len(before.steps)
@@ -99,7 +93,7 @@ def test_an_archive_is_itself_wherever_it_lies_and_another_one_in_its_place_is_n
     moved = shutil.move(to, str(tmp_path / "moved"))
     assert plan(moved, "T0").identity == first
     assert plan(moved, "T1").identity != first
-    more(root, to)
+    archived(root, to)
     assert plan(to, "T0").identity != first
 
 
