@@ -21,6 +21,7 @@ import posixpath
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from saturnmq.broker.config_checks import check_copies
@@ -304,7 +305,7 @@ class BrokerConfig:
     def is_slave(self) -> bool:
         return self.role == "SLAVE"
 
-    @property
+    @cached_property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
 

@@ -122,9 +122,12 @@ class Context:
         or for the disk comes later."""
         look = self.config.look_micros
         if look:
-            copies = COPIES_LOOK if self.role.required > 1 else 1.0
-            flush = FLUSH_LOOK if self.config.sync_flush else 1.0
-            self.runtime.stay_awake(look * max(copies, flush) / 1e6)
+            longer = 1.0
+            if self.config.sync_flush:
+                longer = FLUSH_LOOK
+            elif self.role.required > 1:
+                longer = COPIES_LOOK
+            self.runtime.stay_awake(look * longer / 1e6)
 
     @property
     def visible(self) -> PhysicalOffset:
@@ -154,8 +157,7 @@ def cached(c: Context, result: GetResult) -> Awaitable[None] | None:
 
 def answer(endpoint: Endpoint, request: Command, reply: Command) -> None:
     """Send a reply if the client waits for it."""
-    if not request.is_oneway and not endpoint.closed:
-        endpoint.send(reply)
+    endpoint.send(reply, request)
 
 
 async def answer_failure(

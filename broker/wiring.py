@@ -74,7 +74,7 @@ def _connect_advancer(ground: Groundwork, parts: Parts) -> None:
         TIMER_TOPIC: [messaging.timers.arrived],
     }
     advancer.on_visible += [pulls.wake, messaging.timers.visible_rose, messaging.pops.wake]
-    advancer.is_awaited = lambda: len(pulls.held) > 0 or messaging.pops.waits
+    advancer.is_awaited = lambda: pulls.held.count > 0 or messaging.pops.waits
 
 
 def _connect_context(ground: Groundwork, parts: Parts) -> None:

@@ -39,7 +39,7 @@ class Budget:
 
     def try_take(self, size: int) -> bool:
         """Count `size` bytes, if they are left."""
-        if not self.has_room(size):
+        if self._short(size) is not None:
             return False
         self.hold(size)
         return True
@@ -59,11 +59,14 @@ class Budget:
 
     def _short(self, size: int) -> Budget | None:
         """The budget that has less than `size` left."""
-        if self.used + size > self.limit:
-            self.relieve()
-            if self.used + size > self.limit:
-                return self
-        return None if self.whole is None else self.whole._short(size)
+        budget: Budget | None = self
+        while budget is not None:
+            if budget.used + size > budget.limit:
+                budget.relieve()
+                if budget.used + size > budget.limit:
+                    return budget
+            budget = budget.whole
+        return None
 
     def overdrawn(self) -> SystemBusy | None:
         """The error that refuses new work that may need memory, if the whole is over its limit."""
@@ -78,10 +81,11 @@ class Budget:
 
     def hold(self, size: int) -> None:
         """Count memory that exists already; a negative `size` is memory that is released."""
-        self.used += size
-        self.most = max(self.most, self.used)
-        if self.whole is not None:
-            self.whole.hold(size)
+        budget: Budget | None = self
+        while budget is not None:
+            used = budget.used = budget.used + size
+            budget.most = max(budget.most, used)
+            budget = budget.whole
 
     def give_back(self, size: int) -> None:
         self.hold(-size)

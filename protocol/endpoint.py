@@ -381,7 +381,7 @@ class Endpoint(asyncio.BufferedProtocol):
         try:
             if large is not None:
                 self._receive(self._read_frame(large), owned=True)
-            while not self._halted:
+            while start < end and not self._halted:
                 size = frame_size(view, start, end, self._max_frame)
                 if size == 0 or start + size > end:
                     needed = size
@@ -393,10 +393,12 @@ class Endpoint(asyncio.BufferedProtocol):
                     break
                 command = self._read_frame(view[start : start + size])
                 start += size
-                if busy is not None and not command.flag & FLAG_RESPONSE:
+                if command.flag & FLAG_RESPONSE:
+                    self._receive(command, owned=False)
+                elif busy is None:
+                    self._request(command)
+                else:
                     self.send(command.reply(busy.code, str(busy)), command)
-                    continue
-                self._receive(command, owned=False)
         except MalformedFrame as error:
             log.warning("malformed frame from %s: %s", self.peer_address, error)
             self.close(f"malformed frame: {error}")
@@ -572,7 +574,8 @@ class Endpoint(asyncio.BufferedProtocol):
     def _send(self, command: Command) -> None:
         if self.closed or self._transport is None:
             return
-        head = encode_head(command, body_size := command.body_size)
+        body_size = command.body_size if command.more else len(command.body)
+        head = encode_head(command, body_size)
         if len(head) - PREFIX_BYTES > self.max_header and not command.is_response:
             raise InvalidParameter(  # the peer would end the connection, with others' requests
                 f"the fields of request {command.code} take {len(head) - PREFIX_BYTES} bytes, the "

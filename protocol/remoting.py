@@ -162,14 +162,14 @@ class Command:
 
 
 class WrittenReply(Command):
-    """A response whose head is written already, for as long as its code stays 0. It has no body."""
+    """A response whose head is written already, for as long as its code stays 0."""
 
     __slots__ = ("head",)
 
-    def __init__(self, opaque: int, head: bytes) -> None:
+    def __init__(self, opaque: int, head: bytes, body: Body = b"") -> None:
         self.code, self.flag, self.opaque = 0, FLAG_RESPONSE, opaque
         self.language, self.version, self.remark = "PYTHON", VERSION, None
-        self.body, self.more = b"", ()
+        self.body, self.more = body, ()
         self.head = head
 
     @property
@@ -201,13 +201,12 @@ def encode_head(command: Command, body_size: int | None = None) -> bytes:
     }
     if command.remark is not None:
         header["remark"] = command.remark
-    data = orjson.dumps(header)
-    return _PREFIX.pack(4 + len(data) + body_size, len(data)) + data
+    return framed_head(orjson.dumps(header), body_size)
 
 
-def framed_head(header: bytes) -> bytes:
-    """A JSON header as the head of a frame without a body."""
-    return _PREFIX.pack(4 + len(header), len(header)) + header
+def framed_head(header: bytes, body_size: int = 0) -> bytes:
+    """A JSON header as the head of a frame with so many bytes of body."""
+    return _PREFIX.pack(4 + len(header) + body_size, len(header)) + header
 
 
 def encode(command: Command) -> list[Body]:

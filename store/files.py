@@ -382,10 +382,13 @@ class NativeSegment(NativeReadFile, NativeMapped):
         if size <= MAPPED_WRITE:
             self.view[pos : pos + size] = data
             return
-        with naming(self.path):
+        try:  # not `naming`, which takes eight calls: each message is written
             done = os.pwrite(self._fd, data, pos)
             while done < size:
                 done += os.pwrite(self._fd, memoryview(data)[done:], pos + done)
+        except OSError as error:
+            error.filename = error.filename or self.path
+            raise
 
     def zero(self, start: int, end: int) -> None:
         with naming(self.path):

@@ -360,7 +360,7 @@ class MessageStore:
 
     def _check_writable(self) -> None:
         self._check_open()
-        if self.amnesia:
+        if self._promise is not None and self.amnesia:
             raise ServiceNotAvailable(
                 f"{self.amnesia}: the store takes no messages until they are copied back from "
                 "another node, or `saturnmq admin promote GROUP NODE --force` goes on without them"
@@ -754,7 +754,7 @@ class MessageStore:
         return QueueOffset(0 if queue is None else queue.min_offset)
 
     def max_offset(self, topic: str, queue_id: int) -> QueueOffset:
-        queue = self._queues.find(topic, queue_id)
+        queue = self._queues.table.get((topic, queue_id))
         return QueueOffset(0 if queue is None else queue.max_offset)
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int) -> bool:

@@ -145,14 +145,14 @@ class WatermarkAdvancer:
 
 def confirm(c: Context) -> None:
     """Raise `confirmed` as far as the ack mode allows; on a slave, to its master's position."""
-    marks = c.store.watermarks
+    marks, state = c.store.watermarks, c.role.state
     position: int = marks.appended
-    if c.role.state is State.SLAVE:
+    if state is State.SLAVE:
         if c.master_confirmed is not None:
             position = min(position, c.master_confirmed)
-    elif c.role.state is State.UNSURE:
+    elif state is State.UNSURE:
         return
-    elif c.role.state is State.RECOVERING and c.role.required > 1:
+    elif state is State.RECOVERING and c.role.required > 1:
         return  # it has not heard yet how far its slaves are
     else:
         if c.config.sync_flush or not c.flush_keeps_up():
@@ -161,7 +161,7 @@ def confirm(c: Context) -> None:
             position = min(position, marks.replicated)
         if witnesses := c.witnesses():
             position = min(position, c.had_by(witnesses))
-        if c.role.state is State.RECOVERING:  # damage is mended first, if a slave has it whole
+        if state is State.RECOVERING:  # damage is mended first, if a slave has it whole
             position = min([position, *(start for start, _ in c.store.recovery.gaps)])
     aligned = c.store.align_to_batch(position)
     assert aligned <= position, f"{position} is aligned to {aligned}"

@@ -63,19 +63,22 @@ class FlushService:
 
     def behind_ms(self) -> int:
         """The age of the oldest append that is not flushed."""
+        return round(1000 * self._behind_s())
+
+    def _behind_s(self) -> float:
         marks = self._store.watermarks
         if marks.flushed >= marks.appended:
             self._dirty_since = None
-            return 0
+            return 0.0
         now = self._runtime.monotonic()
         if self._dirty_since is None:
             self._dirty_since = now
         assert now >= self._dirty_since, f"appended at {self._dirty_since}, it is {now}"
-        return round(1000 * (now - self._dirty_since))
+        return now - self._dirty_since
 
     def keeps_up(self) -> bool:
         """Whether the disk is close enough behind to acknowledge messages before it has them."""
-        return self.behind_ms() <= 1000 * BOUND_S
+        return self._behind_s() <= BOUND_S
 
     async def run(self) -> None:
         wait = self._interval

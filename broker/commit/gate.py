@@ -19,14 +19,11 @@ class StoreGate:
         self._runtime = runtime
         self._open = asyncio.Event()
         self._open.set()
+        self.is_open = True  # as the event says: each request asks
         self._idle = asyncio.Event()
         self._idle.set()
         self._working = 0
         self._kept: set[asyncio.Future[None]] = set()
-
-    @property
-    def is_open(self) -> bool:
-        return self._open.is_set()
 
     def shared(self, work: Awaitable[None]) -> Awaitable[None]:
         """Do this work when the gate is open."""
@@ -62,6 +59,7 @@ class StoreGate:
         while not self._open.is_set():
             await self._open.wait()
         self._open.clear()
+        self.is_open = False
         try:
             await self._idle.wait()
             self.validate()
@@ -73,10 +71,12 @@ class StoreGate:
         finally:
             resume()
             self._open.set()
+            self.is_open = True
 
     def validate(self) -> None:
         """AssertionError: it counts wrongly who works on the store."""
         assert self._working >= 0, f"{self._working} work on the store"
+        assert self.is_open == self._open.is_set(), f"the gate is open: {self.is_open}"
         assert self._idle.is_set() == (self._working == 0), f"{self._working} work on the store"
         assert self._working <= len(self._kept), f"{self._working} of {len(self._kept)} are kept"
 

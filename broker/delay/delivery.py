@@ -283,7 +283,7 @@ class DelayService(ProgressTable[int]):
             visible=c.visible,
             override_limits=True,
         )
-        if result.status.name != "FOUND":
+        if result.status != "FOUND":
             if result.next_begin_offset > offset:
                 self._advance(level, result.next_begin_offset, 0)
             return TICK_S

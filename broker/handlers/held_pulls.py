@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Generator, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Generic, Protocol, TypeVar
 
@@ -43,14 +43,12 @@ class HeldPull:
     progress: bool = False  # its filter has dropped messages while it is held
     done: bool = False
     due: int = 0  # in grains
+    queue: tuple[str, int] = field(init=False)
+    size: int = field(init=False)  # bytes of memory
 
-    @property
-    def queue(self) -> tuple[str, int]:
-        return self.topic, self.queue_id
-
-    @property
-    def size(self) -> int:
-        return PULL_BYTES + len(self.header.subscription or "")
+    def __post_init__(self) -> None:
+        self.queue = self.topic, self.queue_id
+        self.size = PULL_BYTES + len(self.header.subscription or "")
 
 
 class HeldRequest(Protocol):
@@ -81,17 +79,17 @@ class HeldPulls(Generic[R]):
         self._by_endpoint: dict[Endpoint, dict[R, None]] = {}
         self._by_time: dict[int, dict[R, None]] = {}
         self._times: list[int] = []  # a heap; times without pulls are skipped
-        self._count = 0
+        self.count = 0  # as `len` says
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def validate(self) -> None:
         """AssertionError: a pull is in one of the three tables and not in another."""
         by_endpoint = [pull for each in self._by_endpoint.values() for pull in each]
         by_time = {pull for each in self._by_time.values() for pull in each}
-        assert len(by_endpoint) == self._count, f"{self._count} of {len(by_endpoint)} are counted"
-        assert len(by_time) == self._count, f"{self._count} of {len(by_time)} end some time"
+        assert len(by_endpoint) == self.count, f"{self.count} of {len(by_endpoint)} are counted"
+        assert len(by_time) == self.count, f"{self.count} of {len(by_time)} end some time"
         for due, each in self._by_time.items():
             assert each, f"nobody waits until {due}"
             assert all(pull.due == due for pull in each), f"some do not wait until {due}"
@@ -109,7 +107,7 @@ class HeldPulls(Generic[R]):
         self.put_back(pull)
         self._by_endpoint.setdefault(pull.endpoint, {})[pull] = None
         self._due(pull, deadline)
-        self._count += 1
+        self.count += 1
 
     def put_back(self, pull: R) -> None:
         """Hold a pull of `take_queue` again."""
@@ -133,8 +131,8 @@ class HeldPulls(Generic[R]):
         if pull.done:
             return
         pull.done = True
-        self._count -= 1
-        assert self._count >= 0, f"{self._count} pulls are held"
+        self.count -= 1
+        assert self.count >= 0, f"{self.count} pulls are held"
         _remove(self.by_queue, pull.queue, pull)
         _remove(self._by_endpoint, pull.endpoint, pull)
         _remove(self._by_time, pull.due, pull)

@@ -301,7 +301,7 @@ class PopRequests:
     @property
     def waits(self) -> bool:
         """Whether a request waits for messages, or is being looked for in steps."""
-        return len(self.held) > 0 or bool(self._looking)
+        return self.held.count > 0 or bool(self._looking)
 
     def dropped(self, endpoint: Endpoint, opaque: int) -> HeldPop | None:
         """Forget a request whose answer nobody waits for any more; None if it waits for nothing,

@@ -208,9 +208,8 @@ class PullService:
             correct=self._corrects,
             sql=pull.sql,
         )
-        name = result.status.name
-        code = CODES[name]
-        if name in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
+        code = CODES[result.status]
+        if result.status in ("NO_MESSAGE_IN_QUEUE", "NO_MATCHED_LOGIC_QUEUE") and pull.offset == 0:
             code = ResponseCode.PULL_NOT_FOUND
         if code == ResponseCode.PULL_OFFSET_MOVED and self._role.lacks:
             code = ResponseCode.PULL_NOT_FOUND  # the messages that were there come back
@@ -231,8 +230,7 @@ class PullService:
     def _worth_holding(result: GetResult, code: int) -> bool:
         """Whether no wanted message lies between the pull's offset and the queue's end."""
         return code == ResponseCode.PULL_NOT_FOUND or (
-            result.status.name == "NO_MATCHED_MESSAGE"
-            and result.next_begin_offset >= result.max_offset
+            result.status == "NO_MATCHED_MESSAGE" and result.next_begin_offset >= result.max_offset
         )
 
     def _look_on(self, pull: HeldPull, result: GetResult) -> None:
@@ -248,7 +246,7 @@ class PullService:
         if pull.endpoint.closed:
             return
         held = self.held
-        if len(held) >= held.limit:
+        if held.count >= held.limit:
             other = held.to_give_way(pull.endpoint)
             if other is None:
                 raise SystemBusy(
@@ -268,7 +266,7 @@ class PullService:
     def arrived(self, dispatched: int, arrivals: Iterable[Arrival]) -> None:
         """Note the queues with new entries up to `dispatched`. Entries that are not visible yet are
         noted even if no pull waits: a pull that comes meanwhile finds nothing and must be woken."""
-        if not len(self.held) and dispatched <= self._c.visible:
+        if not self.held.count and dispatched <= self._c.visible:
             return
         self._arrived.add(dispatched, {(a.topic, a.queue_id): None for a in arrivals})
 
@@ -365,7 +363,7 @@ class PullService:
         self._reply(
             pull,
             code,
-            result.status.name,
+            result.status,
             result.next_begin_offset,
             result.min_offset,
             result.max_offset,

@@ -118,7 +118,7 @@ class RangeService:
     def _reply(
         self, request: Command, header: headers.ReadQueueHeader, result: GetResult
     ) -> Command:
-        code = CODES[result.status.name]
+        code = CODES[result.status]
         if code == ResponseCode.PULL_OFFSET_MOVED and header.offset >= result.min_offset:
             code = ResponseCode.PULL_NOT_FOUND  # behind the end: a slave may lag
         pieces = result.pieces if code == ResponseCode.SUCCESS else ()
@@ -132,7 +132,7 @@ class RangeService:
             ),
         }
         body = pieces[0] if pieces else b""
-        return request.reply(code, result.status.name, told, body, pieces[1:])
+        return request.reply(code, result.status, told, body, pieces[1:])
 
     def on_cut(
         self, endpoint: Endpoint, request: Command, header: headers.SplitRangeHeader

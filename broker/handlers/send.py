@@ -188,7 +188,7 @@ class SendService:
             self._on_append()
             return
         physical, queue_offset = put.physical_offset, put.queue_offset
-        if not (handle or flags) and unique.isalnum() and unique.isascii():
+        if not (handle or flags) and _is_plain(unique):
             written = self._answers.answer(request.opaque, physical, meant, queue_offset, unique)
             self._answer_at(endpoint, written, put.end_offset, wait=wait)
             return
@@ -234,7 +234,6 @@ class SendService:
     ) -> None:
         c = self._c
         _check_batch(topic)
-        batch_properties = header.properties
         put = c.store.put_batch(
             topic.name,
             queue_id,
@@ -248,24 +247,26 @@ class SendService:
         if request.is_oneway:
             self._on_append()
             return
-        unique = find_in_text(batch_properties, "UNIQ_KEY\x01")
-        reply_ext = {
-            **self._reply_ext,
-            "queueId": str(queue_id),
-            "queueOffset": str(put.queue_offset),
-            "msgId": self._batch_message_ids(put, in_full=not header.sizes),
-        }
-        if unique:
-            reply_ext["transactionId"] = unique
-        sizes = b""
-        if header.sizes:
-            sizes = _big_endian(put.sizes)
-        self._answer_at(
-            endpoint,
-            request.reply(0, ext=reply_ext, body=sizes),
-            put.end_offset,
-            wait=_waits(batch_properties),
-        )
+        unique, wait = "", True
+        if properties := header.properties:  # of the batch
+            unique, wait = find_in_text(properties, "UNIQ_KEY\x01"), _waits(properties)
+        sizes = _big_endian(put.sizes) if header.sizes else b""
+        if header.sizes and (not unique or _is_plain(unique)):
+            physical, queue_offset = put.physical_offset, put.queue_offset
+            reply: Command = self._answers.answer(
+                request.opaque, physical, queue_id, queue_offset, unique, sizes
+            )
+        else:
+            reply_ext = {
+                **self._reply_ext,
+                "queueId": str(queue_id),
+                "queueOffset": str(put.queue_offset),
+                "msgId": self._batch_message_ids(put, in_full=not header.sizes),
+            }
+            if unique:
+                reply_ext["transactionId"] = unique
+            reply = request.reply(0, ext=reply_ext, body=sizes)
+        self._answer_at(endpoint, reply, put.end_offset, wait=wait)
 
     def on_send_batches(
         self, endpoint: Endpoint, request: Command, header: headers.SendBatchesHeader
@@ -368,6 +369,11 @@ def _asked(properties: str) -> tuple[bool, bool, bool, bool]:
     prepared = find_in_text(properties, "TRAN_MSG\x01").lower() == "true"
     timed = "TIMER_DE" in properties and not delayed  # as in RocketMQ
     return delayed, prepared, timed, _waits(properties)
+
+
+def _is_plain(unique: str) -> bool:
+    """Whether it stands in JSON as it is."""
+    return unique.isalnum() and unique.isascii()
 
 
 def _waits(properties: str) -> bool:

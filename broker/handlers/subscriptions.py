@@ -12,6 +12,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from saturnmq.broker.context import Context
 from saturnmq.broker.tables.subscription_groups import SubscriptionGroup
 from saturnmq.protocol import checked
@@ -29,6 +31,8 @@ from saturnmq.runtime.errors import (
 )
 
 QUICK_MAX = 512  # characters of an expression that is parsed at once: about a millisecond
+_parsed = lru_cache(maxsize=1024)(Subscription.parse)
+"""For expressions that are not long: each pull of a queue has that of the pull before."""
 
 
 def is_long(header: SubscriberHeader) -> bool:
@@ -47,7 +51,8 @@ async def read_ahead(context: Context, header: SubscriberHeader) -> None:
 def of_request(context: Context, topic: str, header: SubscriberHeader) -> Subscription:
     """The subscription in the fields `subscription` and `expressionType`."""
     check_enabled(context, header.expression_type)
-    return Subscription.parse(topic, header.subscription, 0, header.expression_type)
+    parse = Subscription.parse if is_long(header) else _parsed
+    return parse(topic, header.subscription, 0, header.expression_type)
 
 
 def of_group(context: Context, group: str, topic: str, wanted: int) -> Subscription:

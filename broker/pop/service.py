@@ -293,7 +293,7 @@ class PopService:
         if room <= 0:
             return
         result = self._read(order, lane, lane.cursor, most, room)
-        if result.status.name in LOST and result.next_begin_offset != lane.cursor:
+        if result.status in LOST and result.next_begin_offset != lane.cursor:
             log.info("%s goes on at %d, %s", lane.place, result.next_begin_offset, result.status)
             self.leases.reset(lane, result.next_begin_offset, keep_from=result.min_offset)
             self._recorder.cursor(lane, records.KEEP)
@@ -312,7 +312,7 @@ class PopService:
             )
             self._give(popped, lease, result.next_begin_offset, [result])
             self._c.pull_offsets.note(*lane.place, lane.cursor)
-        elif result.status.name == "NO_MATCHED_MESSAGE":
+        elif result.status == "NO_MATCHED_MESSAGE":
             lane.cursor = max(lane.cursor, result.next_begin_offset)
             self._commit(lane)
 
@@ -342,7 +342,7 @@ class PopService:
                 break  # another answer gives it out, with a handle of its own
             result = self._at(lane.place, offset)
             if not is_there(result, offset):
-                if result.status.name == "OFFSET_OVERFLOW_ONE":
+                if result.status == "OFFSET_OVERFLOW_ONE":
                     break  # it is not visible yet, a moment after a fail-over
                 log.warning("message %d of %s is gone from the log", offset, lane.place)
                 self._close(lane, [offset])

@@ -50,4 +50,4 @@ def unwrap(
 
 def is_there(result: GetResult, offset: int) -> bool:
     """Whether the message at this offset was found, and not one behind it."""
-    return result.status.name == "FOUND" and result.next_begin_offset == offset + 1
+    return result.status == "FOUND" and result.next_begin_offset == offset + 1

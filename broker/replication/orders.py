@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from saturnmq.broker.replication import events as e
-from saturnmq.broker.replication.role import Kept, State
+from saturnmq.broker.replication.role import Kept, State, led
 from saturnmq.protocol.epochs import TERM, next_promotion
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Orders:
             role.depose(f"fenced for epoch {epoch}")
             self._m.recovering.stop()
             self._m.do(e.Say(f"fenced for epoch {epoch}: no more writes"), e.Retire(""))
-            if kept["state"] is State.MASTER:
+            if led(kept):
                 self._m.promises.fenced(epoch)
             self._m.look()
         self._m.do(e.Answer(request))

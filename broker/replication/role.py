@@ -53,6 +53,11 @@ class State(Enum):
     SLAVE = "follows its master"
 
 
+def led(kept: Kept) -> bool:
+    """Whether the node took writes then."""
+    return kept["_state"] is State.MASTER
+
+
 class Role(Saveable):
     def __init__(self, config: BrokerConfig) -> None:
         self._config = config
@@ -103,8 +108,13 @@ class Role(Saveable):
     # the present role
 
     @property
-    def is_slave(self) -> bool:
-        return self.state in (State.SLAVE, State.FENCED)
+    def state(self) -> State:
+        return self._state
+
+    @state.setter
+    def state(self, state: State) -> None:
+        self._state = state
+        self.is_slave = state in (State.SLAVE, State.FENCED)  # every request asks several times
 
     @property
     def leads_in(self) -> int:
@@ -143,10 +153,11 @@ class Role(Saveable):
 
     def refuses(self, now: float) -> str:
         """Why this node takes no writes now; empty if it does."""
-        if self.state is State.MASTER and now - self.alive_at > PAUSE_S:
-            self.on_pause()  # leads on, if there is nobody who could have taken over
-        if self.state is State.MASTER and now - self.alive_at <= PAUSE_S:
-            return ""
+        if self._state is State.MASTER:
+            if now - self.alive_at > PAUSE_S:
+                self.on_pause()  # leads on, if there is nobody who could have taken over
+            if self._state is State.MASTER and now - self.alive_at <= PAUSE_S:
+                return ""
         state = State.UNSURE if self.state is State.MASTER else self.state
         text = f"{self._config.broker_name} (id {self.broker_id}) {state.value}"
         if state is State.FENCED:

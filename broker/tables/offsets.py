@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from saturnmq.broker.tables.deleted_groups import KEY as DELETED
@@ -51,6 +51,10 @@ class GroupOffset(NamedTuple):
     topic: str
     group: str
     queue_id: int
+
+
+_place = lru_cache(maxsize=4096)(GroupOffset)
+"""The place of a request: the same ones come again and again."""
 
 
 def _is_behind(heard: int | None, known: Mark) -> bool:
@@ -90,7 +94,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """Take a group's offset; False if it would move back, or if a reset is pending."""
-        place = GroupOffset(topic, group, queue_id)
+        place = _place(topic, group, queue_id)
         known = self.progress.marks.get(place)
         if known is not None and (known.generation & 1 or offset <= known.offset):
             return offset == known.offset
@@ -141,7 +145,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set the offset whatever it was; members hear of it when they read the queue."""
-        place = GroupOffset(topic, group, queue_id)
+        place = _place(topic, group, queue_id)
         if place not in self.progress.marks:
             self._make_room(place)
         known = self._known(place)
@@ -155,7 +159,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
     def tell(self, group: str, topic: str, queue_id: int) -> None:
         """Note that a member has been told the group's offset: if it reads from there, it follows
         the reset."""
-        place = GroupOffset(topic, group, queue_id)
+        place = _place(topic, group, queue_id)
         known = self.progress.marks.get(place)
         if known is not None and known.generation & 1:
             self._told.add(place)
@@ -167,7 +171,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         reset. `heard`: the `moves` that the member knows: another member may have heard of the
         reset for it. None, if it does not say: it has heard of the reset if it reads from the new
         offset after that was told."""
-        place = GroupOffset(topic, group, queue_id)
+        place = _place(topic, group, queue_id)
         known = self.progress.marks.get(place)
         if known is None:
             return None
@@ -183,17 +187,18 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
     def has_missed(self, group: str, topic: str, queue_id: int, heard: int | None) -> bool:
         """Whether a member that knows so many moves has missed a reset, as this copy of the table
         shows, which may be old."""
-        known = self.progress.marks.get(GroupOffset(topic, group, queue_id))
+        known = self.progress.marks.get(_place(topic, group, queue_id))
         return known is not None and _is_behind(heard, known)
 
     def moves(self, group: str, topic: str, queue_id: int) -> int:
         """The generation that a member knows which follows all resets."""
-        known = self._known(GroupOffset(topic, group, queue_id))
+        place = _place(topic, group, queue_id)
+        known = self.progress.marks.get(place) or self._known(place)
         return known.generation + (known.generation & 1)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> None:
         """Count a reset, if there is one, as heard of: who reads goes on from its offset."""
-        place = GroupOffset(topic, group, queue_id)
+        place = _place(topic, group, queue_id)
         known = self.progress.marks.get(place)
         self._told.discard(place)
         if known is not None and known.generation & 1:
@@ -204,7 +209,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
         return len(self.progress.marks)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        return self.progress.offset(GroupOffset(topic, group, queue_id))
+        return self.progress.offset(_place(topic, group, queue_id))
 
     def topics_of(self, group: str) -> Search:
         """Find the topics in which a group has offsets."""

@@ -144,7 +144,7 @@ class TimerDelivery:
         bytes."""
         c = self._c
         result = c.store.get_message(TIMER_TOPIC, 0, first, count, limit, override_limits=True)
-        if result.status.name != "FOUND":
+        if result.status != "FOUND":
             return {}
         if (reading := cached(c, result)) is not None:
             await reading

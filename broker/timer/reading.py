@@ -84,7 +84,7 @@ class TimerReader:
             TIMER_TOPIC, 0, offset, STEP, STEP_BYTES, visible=c.visible, override_limits=True
         )
         following = result.next_begin_offset
-        if result.status.name != "FOUND":
+        if result.status != "FOUND":
             pending.next_offset = max(following, offset)
             return
         if (reading := cached(c, result)) is not None:

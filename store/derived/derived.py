@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from typing import NamedTuple
 
 from saturnmq.protocol.kernels import Run, Scan
@@ -108,7 +109,8 @@ class Derived:
 
     def _runs(self, scan: Scan) -> Iterator[tuple[ConsumeQueue, Run]]:
         """The runs of a scan that count, each with its queue."""
-        for run, kind in self._in_order(scan):
+        plain = not (scan.batches or self.queues.tombstones)
+        for run, kind in zip(scan.runs, repeat(ConsumeQueue)) if plain else self._in_order(scan):
             if why := self._wrong_with(kind, run):
                 log.error("messages of topic %r are not dispatched: %s", run[0], why)
                 continue

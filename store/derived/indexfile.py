@@ -102,7 +102,7 @@ class IndexFile:
 
     @property
     def full(self) -> bool:
-        return self.count >= self.items
+        return self.header[5] >= self.items
 
     def follow(self, offset: int, store_time: int) -> None:
         """Before the first item: the file before this one ends with that message. RocketMQ counts
@@ -113,10 +113,11 @@ class IndexFile:
         """Those of `items` (INCOMING each) that the file still takes: how many. OSError: the disk
         has no room for them, none was put."""
         assert len(items) % INCOMING.size == 0, f"{len(items)} bytes are no items"
-        self._claim(self.count + len(items) // INCOMING.size)
-        done = insert_items(self.file.view, self.slots, self.items, self.header, items)
-        HEADER.pack_into(self.file.view, 0, *self.header)
-        assert self.count <= self.items, f"{self.count} items, the limit is {self.items}"
+        header = self.header
+        self._claim(header[5] + len(items) // INCOMING.size)
+        done = insert_items(self.file.view, self.slots, self.items, header, items)
+        HEADER.pack_into(self.file.view, 0, *header)
+        assert header[5] <= self.items, f"{header[5]} items, the limit is {self.items}"
         return done
 
     def _claim(self, count: int) -> None:

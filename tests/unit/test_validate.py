@@ -238,7 +238,7 @@ BROKER: dict[str, Break] = {
     "a level": lambda b: entry(b.messaging.delays._next, 0, 0),
     "a mark of delays": lambda b: entry(b.messaging.delays.progress.marks, 1, Mark(0, -2)),
     "delivered of no level": lambda b: appended(b.messaging.delays._delivered, (5, 99, 1)),
-    "held pulls": lambda b: changed(b.messaging.pulls.held, "_count", 1),
+    "held pulls": lambda b: changed(b.messaging.pulls.held, "count", 1),
     "a pull without an end": lambda b: entry(
         b.messaging.pulls.held.by_queue, ("T", 0), {Pull(): None}
     ),
