@@ -32,7 +32,7 @@ from saturnmq.broker.replication.mending import Mending
 from saturnmq.broker.timer.recall import RecallService
 from saturnmq.broker.transactions.ends import EndService
 from saturnmq.protocol.codes import RequestCode
-from saturnmq.protocol.command_reading import TypedRequest, header_of
+from saturnmq.protocol.command_reading import header_of
 from saturnmq.protocol.endpoint import Endpoint
 from saturnmq.protocol.header_fields import Header
 from saturnmq.protocol.headers import HEADERS
@@ -199,10 +199,7 @@ def handlers(services: Services, challenges: Challenges) -> dict[int, Handler]:
 
 def _decoded(header: type[Header], handler: Typed) -> Handler:
     def handle(endpoint: Endpoint, request: Command) -> None:
-        if type(request) is TypedRequest:
-            handler(endpoint, request, request.header)
-        else:
-            handler(endpoint, request, header_of(request, header))
+        handler(endpoint, request, header_of(request, header))
 
     return handle
 

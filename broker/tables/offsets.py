@@ -192,8 +192,7 @@ class ConsumerOffsets(ProgressTable[GroupOffset]):
 
     def moves(self, group: str, topic: str, queue_id: int) -> int:
         """The generation that a member knows which follows all resets."""
-        place = _place(topic, group, queue_id)
-        known = self.progress.marks.get(place) or self._known(place)
+        known = self._known(_place(topic, group, queue_id))
         return known.generation + (known.generation & 1)
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> None:
