@@ -6,6 +6,10 @@ free for good: two commands that choose at the same moment would take the same o
 command that chooses while the node that has the port is down. The process that chose therefore
 keeps a lock on byte N of one file for each port N until it ends. The kernel gives the locks up with
 the process, however it ends.
+
+A command that starts a cluster ends before its nodes, and a node that was killed is to find its
+port free when it is started again. So the file also says, a line each, which ports the clusters of
+this user have; a line counts as long as the cluster's own file is there.
 """
 
 from __future__ import annotations
@@ -17,9 +21,11 @@ import os
 import random
 import socket
 import tempfile
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 ATTEMPTS = 200
+_LINES = 1 << 16  # this byte of the file is no port: who has the lock on it may use the lines
 
 _chosen: set[int] = set()  # by this process, whose own locks do not hinder it
 
@@ -34,14 +40,48 @@ def free_block(host: str, width: int) -> int:
     with contextlib.suppress(OSError, ValueError):
         below = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     low, high = (10240, below - width) if below > 12000 else (20000, 60000 - width)
+    kept = _kept()
     for _attempt in range(ATTEMPTS if low < high else 0):
         first = random.randrange(low, high)
         ports = range(first, first + width)
-        free = _chosen.isdisjoint(ports) and all(is_free(host, port) for port in ports)
-        if free and _lock(first, width):
+        free = _chosen.isdisjoint(ports) and kept.isdisjoint(ports)
+        if free and all(is_free(host, port) for port in ports) and _lock(first, width):
             _chosen.update(ports)
             return first
     raise NoFreePortsError(f"found no {width} neighbouring free ports on {host}")
+
+
+def keep(ports: Collection[int], holder: Path) -> None:
+    """Have `free_block` leave these ports out as long as the file `holder` is there. They take the
+    place of those that were kept for it before. OSError: they are not kept."""
+    with _lines() as lines:
+        rest = [line for line in lines if _counts(line) and not line.endswith(f"\t{holder}")]
+        rest.append(f"{' '.join(map(str, sorted(ports)))}\t{holder}")
+        text = os.fsencode("".join(f"{line}\n" for line in rest))
+        os.ftruncate(_file(), 0)
+        os.pwrite(_file(), text, 0)
+
+
+def _kept() -> set[int]:
+    """The ports of clusters that are there, whether their nodes run or not."""
+    with _lines() as lines:
+        ports = [line.partition("\t")[0].split() for line in lines if _counts(line)]
+    return {int(port) for each in ports for port in each}
+
+
+def _counts(line: str) -> bool:
+    holder = line.partition("\t")[2]  # empty: the line was not written whole
+    return bool(holder) and Path(holder).exists()
+
+
+@contextlib.contextmanager
+def _lines() -> Iterator[list[str]]:
+    fcntl.lockf(_file(), fcntl.LOCK_EX, 1, _LINES)
+    try:
+        size = os.fstat(_file()).st_size
+        yield os.fsdecode(os.pread(_file(), size, 0)).splitlines()
+    finally:
+        fcntl.lockf(_file(), fcntl.LOCK_UN, 1, _LINES)
 
 
 def is_free(host: str, port: int) -> bool:

@@ -34,7 +34,7 @@ from typing import Any
 
 from saturnmq.cli import local_etcd, node_environment
 from saturnmq.cli.cluster_files import locked, private, toml, write_private
-from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free
+from saturnmq.cli.free_ports import NoFreePortsError, free_block, is_free, keep
 from saturnmq.cli.interrupts import interrupt_later
 from saturnmq.cli.node_questions import ask, registered
 from saturnmq.cli.successor import STOP_TIMEOUT_S, start_time
@@ -92,6 +92,11 @@ class Node:
         started = None if self.pid is None else start_time(self.pid)
         return started is not None and started == self.started
 
+    @property
+    def ports(self) -> set[int]:
+        second = self.port + 1 if self.broker_name or self.kind == "etcd" else self.port
+        return {self.port, second, self.grpc_port or self.port}
+
     def describe(self) -> dict[str, Any]:
         alive, grpc = self.alive(), None
         with contextlib.suppress(OSError, ValueError):  # it does not serve yet
@@ -110,9 +115,7 @@ class Node:
 
 @dataclass
 class Settings:
-    """The options of `cluster up`; kept in the state file so that a restart is the same
-    again.
-    """
+    """The options of `cluster up`; kept in the state file, so that a restart is the same again."""
 
     nameservers: int = 1
     masters: int = 1
@@ -375,6 +378,7 @@ class LocalCluster:
             if relieves is not None:
                 command += ["--relieves", f"{relieves.pid}:{relieves.started}"]
         command = self.settings.prefixes.get(node.name, []) + command
+        env = node_environment.without(self._broker_options(node)) if node.broker_name else None
         with open(home / LOG_FILE, "ab", opener=private) as log:
             child = subprocess.Popen(
                 command,
@@ -384,9 +388,7 @@ class LocalCluster:
                 start_new_session=True,
                 close_fds=True,
                 umask=0o077,
-                env=node_environment.without(self._broker_options(node))
-                if node.broker_name
-                else None,
+                env=env,
             )
         before = node.pid, node.started
         self._children[child.pid] = child
@@ -513,14 +515,13 @@ class LocalCluster:
                 self._stop(node)
 
     def _save(self) -> None:
-        state = {
-            "settings": asdict(self.settings),
-            "nodes": [asdict(node) for node in self.nodes],
-        }
+        state = {"settings": asdict(self.settings), "nodes": [asdict(each) for each in self.nodes]}
         target = self.data / STATE_FILE
         fresh = target.with_suffix(".tmp")
         write_private(fresh, json.dumps(state, indent=1))
         fresh.replace(target)
+        with contextlib.suppress(OSError):  # then another command may take the port of a dead node
+            keep({port for node in self.nodes for port in node.ports}, target)
 
 
 # -- pieces -------------------------------------------------------------------------------------
@@ -624,8 +625,7 @@ def _find(nodes: list[Node], root: Path) -> None:
 
 
 def _check_ports(node: Node) -> None:
-    ports = (node.port, node.port + 1) if node.broker_name else (node.port,)
-    for port in {*ports, node.grpc_port or node.port}:
+    for port in node.ports:
         if not is_free(node.host, port):
             raise LauncherError(
                 f"port {port} of {node.name} is in use on {node.host}: stop what holds it, or "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from saturnmq.cli import free_ports
@@ -32,6 +34,21 @@ def other():
         process.communicate("\n")
 
 
+@pytest.fixture(autouse=True)
+def own_file(tmp_path, monkeypatch):
+    """The tests of other workers keep ports in the usual one."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    free_ports._file.cache_clear()
+    yield
+    free_ports._file.cache_clear()
+
+
+def in_another_process() -> int:
+    """The choice of a process that starts and ends now, with the numbers of the other ones."""
+    return int(subprocess.check_output([sys.executable, "-c", CHOOSE], input="\n", text=True))
+
+
 def chosen_alike() -> int:
     """The choice of this process where it draws the numbers that the other one drew."""
     state = random.getstate()
@@ -54,6 +71,27 @@ def test_one_process_does_not_choose_a_port_twice() -> None:
     blocks = [chosen_alike() for _ in range(3)]
     ports = [port for first in blocks for port in range(first, first + WIDTH)]
     assert len(set(ports)) == 3 * WIDTH
+
+
+def test_the_ports_of_a_cluster_are_left_out_until_its_file_is_gone(tmp_path) -> None:
+    holder = tmp_path / "cluster.json"
+    holder.touch()
+    first = in_another_process()
+    free_ports.keep(range(first, first + WIDTH), holder)
+    assert in_another_process() != first
+    free_ports.keep([first], holder)
+    free_ports.keep([], tmp_path / "other.json")  # which is not there: nothing changes
+    assert in_another_process() not in range(first - WIDTH + 1, first + 1)
+    holder.unlink()
+    assert in_another_process() == first
+
+
+def test_a_line_that_was_not_written_whole_keeps_nothing(tmp_path) -> None:
+    first = in_another_process()
+    os.pwrite(free_ports._file(), f"{first}".encode(), 0)
+    assert in_another_process() == first
+    free_ports.keep([], tmp_path)
+    assert free_ports._kept() == set()
 
 
 def test_no_block_is_an_error_that_names_the_width(monkeypatch) -> None:

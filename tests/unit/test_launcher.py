@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import shutil
 import signal
 import threading
@@ -16,8 +17,8 @@ from typing import Any, cast
 
 import pytest
 from saturnmq import Admin
-from saturnmq.cli import local_etcd
-from saturnmq.cli.free_ports import free_block
+from saturnmq.cli import free_ports, local_etcd
+from saturnmq.cli.free_ports import NoFreePortsError, free_block
 from saturnmq.cli.grpc_gateway import OFF, NodeGateway, TlsSettings
 from saturnmq.cli.launcher import STATE_FILE, LauncherError, LocalCluster, Node, Settings
 from saturnmq.cli.main import app
@@ -53,6 +54,22 @@ def test_a_command_that_waited_for_another_knows_what_that_one_started(tmp_path:
     started = first.start("nameserver-0")
     second.down()
     assert not started.alive()
+
+
+def test_no_other_command_gets_the_ports_of_nodes_that_were_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = LocalCluster.up(tmp_path)
+    for node in dead.nodes:
+        dead.kill(node.name)
+    ports = {port for node in dead.nodes for port in node.ports}
+    first = min(ports)
+    monkeypatch.setattr(free_ports, "_chosen", set())  # as in another process
+    monkeypatch.setattr(random, "randrange", lambda *_bounds: first)
+    with pytest.raises(NoFreePortsError):
+        free_block(dead.nodes[0].host, 1 + max(ports) - first)
+    shutil.rmtree(tmp_path)
+    assert free_block(dead.nodes[0].host, 1 + max(ports) - first) == first
 
 
 def test_of_two_restarts_at_once_the_second_relieves_what_the_first_started(tmp_path: Path) -> None:
