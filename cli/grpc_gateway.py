@@ -130,8 +130,9 @@ class NodeGateway:
         if not is_loopback(bound) and self._node.credentials is None:
             log.warning(EXPOSED, bound)
         self._door = door
-        self._gateway = Gateway(self._runtime, self._node, self.address)
-        door.serve(GrpcCalls(runtime, self._gateway.services).begin)
+        turns = self._connections.turns
+        self._gateway = Gateway(self._runtime, self._node, self.address, turns)
+        door.serve(GrpcCalls(runtime, self._gateway.services, turns).begin)
         self._node.offers(self.address)
         log.info("clients of the gRPC API are served at %s", self.address)
 

@@ -8,6 +8,9 @@ asked for now. So clients go on through a fail-over with the routes that they ha
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
 from saturnmq.gateway.clients import Client
 from saturnmq.gateway.codes import NOT_MASTER
 from saturnmq.gateway.node import GatewayNode
@@ -18,12 +21,25 @@ from saturnmq.protocol.inner_endpoint import Late
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, SaturnError, SystemBusy
 
+AT_ONCE = 16  # requests of one call, each of which is answered in its turn of the loop
+
+E = TypeVar("E")
+
+
+def portions(entries: Sequence[E]) -> Iterator[Sequence[E]]:
+    """The entries of a call, AT_ONCE at a time."""
+    return (entries[at : at + AT_ONCE] for at in range(0, len(entries), AT_ONCE))
+
 
 class Asking:
     def __init__(self, node: GatewayNode, peers: Peers, directory: Directory) -> None:
         self._node = node
         self._peers = peers
         self._directory = directory
+
+    async def turn(self) -> None:
+        """Wait until the turn of the loop has time for more work of a call."""
+        await self._peers.turns.free()
 
     async def at(
         self,
@@ -42,18 +58,20 @@ class Asking:
         refusal: Command | None = None
         if broker == self._node.broker_name:
             link = self._directory.inside() if client is None else client.link
-            reply = await claimed(link.ask(request, late), late)
+            reply = await claimed(link.ask(request, late), late, self._peers.turns)
             if not is_refusal(reply):
                 return reply
             refusal = reply
-        problem: SaturnError = SystemBusy(
-            f"{NOT_MASTER}broker {broker} has no master now; try again"
-        )
+        # In a list, not by name: an error that a frame of its traceback names is freed by the
+        # collector only, with all that those frames have.
+        problem: list[SaturnError] = [
+            SystemBusy(f"{NOT_MASTER}broker {broker} has no master now; try again")
+        ]
         asked = {self._node.address}
         for renewed in (False, True):  # the master that is known here, and after that the newest
             facts = await self._directory.topic(topic, renewed=renewed)
-            if facts.route.broker(broker) is None and not isinstance(problem, ConnectFailed):
-                problem = SystemBusy(
+            if facts.route.broker(broker) is None and not isinstance(problem[0], ConnectFailed):
+                problem[0] = SystemBusy(
                     f"{NOT_MASTER}the route of topic {topic} has no broker {broker!r:.80}: ask for "
                     "the route again"
                 )
@@ -64,14 +82,14 @@ class Asking:
             try:
                 reply = await self._peers.ask(master, request, timeout_s, late)
             except ConnectFailed as error:
-                problem = error
+                problem[0] = error
                 continue
             if not is_refusal(reply):
                 return reply
             refusal = reply
         if refusal is not None:
             return refusal
-        raise problem
+        raise problem.pop()
 
     async def to_read(
         self, client: Client, topic: str, broker: str, request: Command, timeout_s: float
@@ -79,15 +97,17 @@ class Asking:
         """The answer of a node of this broker to a request that any of its copies can answer: the
         master, and without it a slave."""
         if broker == self._node.broker_name:
-            return await client.link.ask(request)
+            return await claimed(client.link.ask(request), None, self._peers.turns)
         found = (await self._directory.topic(topic)).route.broker(broker)
-        problem: SaturnError = SystemBusy(f"no node of broker {broker} is known now; try again")
+        problem: list[SaturnError] = [
+            SystemBusy(f"no node of broker {broker} is known now; try again")
+        ]
         for _, address in sorted(found.addresses.items() if found is not None else ()):
             try:
                 return await self._peers.ask(address, request, timeout_s)
             except (ConnectFailed, ConnectionLost) as error:
-                problem = error
-        raise problem
+                problem[0] = error
+        raise problem.pop()
 
 
 def is_refusal(reply: Command) -> bool:

@@ -39,6 +39,7 @@ from saturnmq.gateway.settings import no_lite_topics
 from saturnmq.gateway.topics import Directory
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -54,11 +55,16 @@ class Gateway:
     """All calls of the API, by name: `unary`, `streams` of answers, and `telemetry`; `services` has
     those beside it, too."""
 
-    def __init__(self, runtime: Runtime, node: GatewayNode, address: str) -> None:
-        """`address`: its own, as clients are told."""
+    def __init__(
+        self, runtime: Runtime, node: GatewayNode, address: str, turns: Turns | None = None
+    ) -> None:
+        """`address`: its own, as clients are told; `turns`: those of the node's connections."""
         self._runtime = runtime
+        turns = turns or Turns(runtime)
         sign = Signatory(node.credentials).sign
-        self._peers = Peers(runtime, lambda _, command: self._announcing.asked(command), sign)
+        self._peers = Peers(
+            runtime, lambda _, command: self._announcing.asked(command), sign, turns
+        )
         commands = Commands(runtime)
         self._clients = Clients(runtime, node, commands, self._gone)
         directory = Directory(runtime, node, self._peers)

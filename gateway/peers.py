@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import copy
 
 from saturnmq.gateway.callers import as_itself
 from saturnmq.protocol.codes import RequestCode
@@ -14,27 +15,40 @@ from saturnmq.protocol.inner_endpoint import Late
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime, split_address
 from saturnmq.runtime.errors import ConnectFailed, RequestTimeout, SaturnError
+from saturnmq.runtime.turns import Turns
 
 CONNECT_S = 2.0
 SILENT_S = 1.0  # a connection is left after no shorter silence: a call may have less time
 
 
-async def claimed(answer: asyncio.Future[Command], late: Late | None) -> Command:
-    """The answer, which `late` gets if the caller is cancelled in the turn of the loop in which it
-    comes: then it is there, and the caller does not see it."""
+async def claimed(answer: asyncio.Future[Command], late: Late | None, turns: Turns) -> Command:
+    """The answer, when the turn of the loop has time for the work on it. `late` gets it if the
+    caller is cancelled when it has come, and the caller does not see it."""
     try:
-        return await answer
+        found = await answer
+        await turns.free()
+        return found
     except asyncio.CancelledError:
         has_come = answer.done() and not answer.cancelled() and answer.exception() is None
         if late is not None and has_come:
             late(answer.result())
         raise
+    finally:
+        del answer  # this frame is in the traceback of the error that it may have
 
 
 class Peers:
-    def __init__(self, runtime: Runtime, asked: Handler, sign: Callable[[Command], None]) -> None:
-        """`asked` gets the requests of other nodes; `sign` says whose a request is."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        asked: Handler,
+        sign: Callable[[Command], None],
+        turns: Turns | None = None,
+    ) -> None:
+        """`asked` gets the requests of other nodes; `sign` says whose a request is; `turns`: those
+        of the node."""
         self._sign = sign
+        self.turns = turns or Turns(runtime)
         self._runtime = runtime
         self._asked = asked
         self._open: dict[str, Endpoint] = {}
@@ -70,7 +84,7 @@ class Peers:
 
         endpoint.request_callback(command, timeout_s, came)
         try:
-            return await claimed(answer, late)
+            return await claimed(answer, late, self.turns)
         except asyncio.CancelledError:
             if late is not None and not endpoint.closed:
                 self._end_poll(endpoint, command.opaque)
@@ -91,7 +105,7 @@ class Peers:
             opening.add_done_callback(lambda _: self._opening.pop(address, None))
         found = await asyncio.shield(opening)
         if isinstance(found, SaturnError):
-            raise found
+            raise copy(found)  # the task has the original; see FreshFacts
         return found
 
     async def _opened(self, address: str) -> Endpoint | SaturnError:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from saturnmq.gateway import v2
-from saturnmq.gateway.asking import Asking
+from saturnmq.gateway.asking import Asking, portions
 from saturnmq.gateway.callers import as_itself
 from saturnmq.gateway.calls import GrpcCall, Write
 from saturnmq.gateway.checks import (
@@ -285,10 +285,10 @@ class Receiving:
                 f"the call has {len(request.entries)} entries; 1 to {ENTRIES_MAX} are allowed",
             )
         left_s = call.remaining_s(self._runtime.monotonic())
-        results = (
-            self._ack_entry(client, group, topic, entry, left_s) for entry in request.entries
-        )
-        entries = await asyncio.gather(*results)
+        entries: list[Any] = []
+        for part in portions(request.entries):
+            acks = (self._ack_entry(client, group, topic, each, left_s) for each in part)
+            entries += await asyncio.gather(*acks)
         return v2.AckMessageResponse(
             status=common([entry.status for entry in entries]), entries=entries
         )

@@ -11,7 +11,7 @@ import asyncio
 from typing import Any
 
 from saturnmq.gateway import v2
-from saturnmq.gateway.asking import Asking
+from saturnmq.gateway.asking import Asking, portions
 from saturnmq.gateway.calls import MARGIN_S, GrpcCall
 from saturnmq.gateway.checks import (
     check_delivery,
@@ -106,7 +106,9 @@ class Sending:
         if any(message.topic.name != topic for message in messages):
             raise CallRefused(Code.MESSAGE_CORRUPTED, "the messages of a call must be of one topic")
         facts = await self._directory.topic(topic)
-        for message in messages:
+        for number, message in enumerate(messages):
+            if number:  # one alone keeps its place among the calls of its connection
+                await self._asking.turn()
             self._check(message, topic, facts)
         if any(type_of(message) == Type.TRANSACTION for message in messages):
             await self._produces(client, topic)
@@ -115,8 +117,10 @@ class Sending:
             if len(messages) == 1:
                 entries = [await self._store(client, topic, facts, messages[0], left_s)]
             else:  # in their order: queues keep it
-                stores = (self._store(client, topic, facts, each, left_s) for each in messages)
-                entries = await asyncio.gather(*stores)
+                entries = []
+                for part in portions(messages):
+                    stores = (self._store(client, topic, facts, each, left_s) for each in part)
+                    entries += await asyncio.gather(*stores)
         return v2.SendMessageResponse(
             status=common([entry.status for entry in entries]), entries=entries
         )

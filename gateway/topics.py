@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -95,7 +96,9 @@ class FreshFacts(Generic[F]):
             if isinstance(found, DEFINITE):
                 self._kept.pop(name, None)
             if kept is None or isinstance(found, DEFINITE):
-                raise found
+                # A copy for each caller: the task has the original, so its traceback would keep
+                # all of them, with their requests.
+                raise copy(found)
             kept.at = now
             return kept.fact
         if len(self._kept) >= KEPT_MOST:
@@ -240,14 +243,14 @@ class Directory:
         others = [address for data in named for address in data.addresses.values()]
         return list(dict.fromkeys([*own, *masters, *others]))
 
-    def _warn(self, address: str, error: SaturnError) -> None:
+    def _warn(self, address: str, why: object) -> None:
         if address not in self._denied_by:
             self._denied_by.add(address)
             log.warning(
                 "%s does not answer this node (innerClientAuthenticationCredentials at a broker, "
                 "SATURNMQ_ACCESS_KEY and SATURNMQ_SECRET_KEY at a nameserver): %s",
                 address,
-                error,
+                why,
             )
 
     def inside(self) -> InnerEndpoint:
@@ -290,10 +293,9 @@ class Directory:
             PRESENT.set(None)
         if reply.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
             return True
-        error = error_for(reply.code, reply.remark)
-        if isinstance(error, AccessDenied):
+        if isinstance(error_for(reply.code, reply.remark), AccessDenied):
             return False
-        raise error
+        raise error_for(reply.code, reply.remark)
 
     async def _ask_access(self, ext: dict[str, str]) -> None:
         try:
@@ -305,11 +307,10 @@ class Directory:
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # RocketMQ's, or an older one
             return
         if reply.code:
-            error = error_for(reply.code, reply.remark)
             is_nobody = not self._node.broker_name and self._node.credentials is None
-            if isinstance(error, AccessDenied) and is_nobody:  # whose word does not count
-                self._warn("a broker", error)
-            raise error
+            if is_nobody and isinstance(error_for(reply.code, reply.remark), AccessDenied):
+                self._warn("a broker", reply.remark)  # whose word does not count
+            raise error_for(reply.code, reply.remark)
         self._is_guarded = reply.ext.get("saturnGuarded") == "true"
 
     async def _find_group(self, name: str) -> GroupFacts:

@@ -6,7 +6,8 @@ TURN_S of a turn. Then the connections wait in line, and all other input is serv
 client with one request at a time waits for no flood, on however many connections.
 
 The steps of TLS handshakes share this time (`when_free`): one of them costs as much as many
-requests.
+requests. So do the calls of gRPC, each of which is a task: its work comes in the turn behind
+the one in which it is let go, so few are let go in one (`is_full`, `free`).
 
 A turn has further reads, too: libuv reads a socket up to 32 times in one, as long as each read
 fills the buffer that it is given. After such a read the connection has to wait if its turn is over.
@@ -23,6 +24,7 @@ from .door import Runtime
 T = TypeVar("T")
 
 TURN_S = 0.001
+TASKS_AT_ONCE = 4  # that are let go in one turn
 
 
 class Turns:
@@ -30,7 +32,9 @@ class Turns:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._line: deque[Callable[[], None]] = deque()
+        # They return whether they let a task go.
+        self._line: deque[Callable[[], bool | None]] = deque()
+        self._let_go = 0
         self._until = 0.0  # end of this turn; 0: it has not begun
 
     def is_over(self) -> bool:
@@ -41,10 +45,33 @@ class Turns:
             self._runtime.call_soon(self._next)
         return now >= self._until
 
-    def wait(self, go_on: Callable[[], None]) -> None:
+    def is_full(self) -> bool:
+        """Whether no other task may begin its work in the next turn. If one may, the caller lets
+        it go now."""
+        if self.is_over() or self._let_go >= TASKS_AT_ONCE:
+            return True
+        self._let_go += 1
+        return False
+
+    def wait(self, go_on: Callable[[], bool | None]) -> None:
         """Call `go_on` in a later turn, after those in line."""
         self.is_over()  # this one has begun, so there is a next one
         self._line.append(go_on)
+
+    async def free(self) -> None:
+        """Wait until the caller's task may work for about a millisecond."""
+        if not self.is_over():
+            return
+        turn = self._runtime.create_future()
+
+        def let_go() -> bool:
+            if turn.done():  # it was cancelled
+                return False
+            turn.set_result(None)
+            return True
+
+        self.wait(let_go)
+        await turn
 
     def when_free(self, step: Callable[[], None]) -> bool:
         """Call `step` now, or in a later turn if this one is over; whether it was called now."""
@@ -55,11 +82,10 @@ class Turns:
         return True
 
     def _next(self) -> None:
-        self._until = 0.0
+        self._until, self._let_go = 0.0, 0
         try:
             for _ in range(len(self._line)):
-                self._line.popleft()()
-                if self.is_over():
+                if self._line.popleft()() or self.is_over():
                     return
         finally:
             if self._line:  # those behind a step that failed have a turn, too

@@ -395,19 +395,19 @@ class NativeDisk:
 
     def lock(self, path: str) -> DirectoryLock:
         """Take RocketMQ's lock: fcntl on byte [0, 1) of a file that reads `lock`."""
-        taken = DirectoryLocked(
+        taken = (
             f"{os.path.dirname(path)} is in use by another broker (it holds {path}): "
             "stop that one or choose another directory"
         )
         real = os.path.realpath(path)
         if real in _held_here:
-            raise taken
+            raise DirectoryLocked(taken)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
         except OSError as error:
             os.close(fd)
-            raise taken from error
+            raise DirectoryLocked(taken) from error
         _held_here.add(real)
         held = _NativeLock(fd, real)
         try:

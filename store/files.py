@@ -311,12 +311,12 @@ class NativeMapped(ReadOpened):
             failed = _LIBC.mlock2(*args, _MLOCK_ONFAULT) if lock else _LIBC.munlock(*args)
             del first  # it would keep the mapping from closing
             if failed:
-                error = _last_error(self.path)
-                error.strerror = (
-                    f"cannot lock {self.size} bytes in memory ({error.strerror}): raise the "
+                number = ctypes.get_errno()
+                why = (
+                    f"cannot lock {self.size} bytes in memory ({os.strerror(number)}): raise the "
                     "limit (ulimit -l) or leave lockInMemory off"
                 )
-                raise error
+                raise OSError(number, why, self.path)
 
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # someone holds a slice: unmapped when it goes

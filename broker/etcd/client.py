@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -318,7 +319,7 @@ class GrpcEtcd:
                 self._token, renewed = None, True
                 continue
             if not isinstance(problem, EtcdUnavailable):
-                raise problem
+                raise copy(problem)  # whose traceback has no frame that names it
             failed.append(str(problem))
             self._pass_over(endpoint)
             if not twice or len(failed) >= endpoints:

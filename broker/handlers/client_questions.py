@@ -115,10 +115,11 @@ class ClientQuestions:
                 *(self._offsets_at(each, client_id, header) for client_id, each in members.items()),
                 return_exceptions=True,
             )
-            for outcome in told:
-                known = isinstance(outcome, SaturnError)
-                if isinstance(outcome, BaseException) and (chosen is not None or not known):
-                    raise outcome
+            failures = [each for each in told if isinstance(each, BaseException)]
+            unknown = [each for each in failures if not isinstance(each, SaturnError)]
+            if first := (failures if chosen is not None else unknown)[:1]:
+                del told, failures, unknown  # else only the collector would free what they have
+                raise first.pop()
             found = dict(zip(members, told, strict=True))
             table = {
                 client_id: fastjson.mq_map(queues)

@@ -7,6 +7,7 @@ finds itself in the list. A group's retry topic appears with its first heartbeat
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from copy import copy
 from typing import Any
 
 from saturnmq.broker import bodies
@@ -135,7 +136,7 @@ class MembershipService:
             if wanted["expressionType"] != TAG_EXPRESSION:
                 check_enabled(self._c, wanted["expressionType"])
                 if isinstance(parsed, SubscriptionParseFailed):
-                    raise parsed
+                    raise copy(parsed)  # whose traceback has no frame that names it
             answer(endpoint, request, request.reply(0))
 
         slices.read_body(self._c, endpoint, request, bodies.subscription_to_check, take)

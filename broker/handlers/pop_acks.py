@@ -13,6 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable
+from copy import copy
 
 from saturnmq.broker import bodies
 from saturnmq.broker.commit.acknowledgement import Acknowledgement
@@ -51,7 +52,7 @@ class PopAcknowledgements:
         end, errors = self._service.acknowledge(header.group, topic, [handle])
         for error in errors:
             if error is not None:
-                raise error
+                raise copy(error)  # whose traceback has no frame that names it
         self._acknowledged(endpoint, request, request.reply(0), end)
 
     def on_batch_ack(self, endpoint: Endpoint, request: Command, _: NoFieldsHeader) -> None:

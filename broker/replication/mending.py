@@ -94,7 +94,7 @@ class Mending:
         """Mend damage that this node has met while it serves, by the first other one with sound
         frames. False: none has them. OSError, SaturnError: one that may have them cannot be asked
         now."""
-        silent: Exception | None = None
+        silent: list[Exception] = []
         for address in self._others():
             try:
                 await self.mend(start, end, address)
@@ -102,9 +102,9 @@ class Mending:
             except (StoreDamaged, InvalidParameter) as error:
                 log.warning("%s cannot mend the log from %d to %d: %s", address, start, end, error)
             except (SaturnError, OSError) as error:
-                silent = error
-        if silent is not None:
-            raise silent
+                silent = [error]
+        if silent:
+            raise silent.pop()
         return False
 
     def _others(self) -> list[str]:

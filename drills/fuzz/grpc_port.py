@@ -110,8 +110,9 @@ class GrpcPort:
         self._good.transport.write(window(0, 0x7FFF0000 - 65_535))
 
     async def _serve(self, runtime: Any) -> Gateway:
-        gateway = Gateway(runtime, self._broker, self._address)
-        self._door.serve(GrpcCalls(runtime, gateway.services).begin)
+        turns = self._broker.connections.turns
+        gateway = Gateway(runtime, self._broker, self._address, turns)
+        self._door.serve(GrpcCalls(runtime, gateway.services, turns).begin)
         return gateway
 
     async def _connect(self, protocol: Wrong) -> None:

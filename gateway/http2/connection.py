@@ -16,7 +16,7 @@ close the connection, and so does a flood of SETTINGS, each of which changes all
 from __future__ import annotations
 
 import logging
-import struct
+from collections import deque
 from collections.abc import Callable
 from itertools import takewhile
 
@@ -24,8 +24,10 @@ from saturnmq.gateway.opening import PREFACE
 from saturnmq.protocol.budget import Budget
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SystemBusy
+from saturnmq.runtime.turns import Turns
 
 from . import frames
+from .beginnings import Beginnings
 from .frames import BadFrames, FrameKind, Setting, Why, frame
 from .hpack import LIST_MAX, BadBlock, BadText, HeaderDecoder, ListTooLong
 from .stream import OWN_WINDOW, Stream
@@ -39,6 +41,8 @@ HEADER_BYTES = 128  # of each header, beside the block that it came in
 BLOCK_MAX = 2 * LIST_MAX  # bytes of one block of headers, as it comes
 BROKEN_MAX = 1_000  # streams that were broken before they ended, beyond those that ended
 SETTINGS_MAX = 20  # frames of SETTINGS in a second
+FRAMES_AT_ONCE = 100  # of a read, in one turn of the loop, if it has time
+CANCELLED_AT_ONCE = 20  # calls of a connection that is gone: a millisecond
 PIECES_AT_ONCE = 24  # as of an Endpoint: three for each answer
 TAKEN_BYTES = 16 << 10  # a stream that sent fewer is as slow as it was
 
@@ -55,12 +59,16 @@ class Http2Connection:
         begin: Callable[[Stream], None],
         refuse: Callable[[Stream, str], None],
         message_max: int,
+        turns: Turns | None = None,
     ) -> None:
-        """`message_max`: the bytes that a message of a request may have."""
+        """`message_max`: the bytes that a message of a request may have. With `turns` a read with
+        many frames is handled in several of them (`is_behind`)."""
         self._runtime = runtime
         self.budget = budget
         self.message_max = min(message_max, budget.limit)
         self._send = send
+        self._turns, self.beginnings = turns, Beginnings(turns)
+        self.is_behind = False  # frames that came wait for the next `received`
         self._begin = begin
         self._refuse = refuse
         self.closed = False
@@ -106,9 +114,14 @@ class Http2Connection:
                 self._buffer = buffer
                 return
             at, self._is_begun = len(PREFACE), True
-        self._in_batch = True
+        self._in_batch, self.is_behind = True, False
+        taken = 0
         try:
             while len(buffer) - at >= frames.HEAD_BYTES:
+                turns = self._turns if taken else None
+                if turns is not None and (taken >= FRAMES_AT_ONCE or turns.is_over()):
+                    self.is_behind = True
+                    break
                 high, low, kind, flags, number = frames.HEAD.unpack_from(buffer, at)
                 size = high << 8 | low
                 if size > frames.FRAME_MAX:
@@ -117,7 +130,7 @@ class Http2Connection:
                 if len(buffer) < end:
                     break
                 payload = buffer[at + frames.HEAD_BYTES : end]
-                at = end
+                at, taken = end, taken + 1
                 self._frame(kind, flags, number & 0x7FFFFFFF, payload)
                 if self.closed:
                     return
@@ -125,7 +138,9 @@ class Http2Connection:
             self._in_batch = False
             self._buffer = buffer[at:]
             self.flush()
-        if self._block is not None:
+        if self.is_behind:
+            self._partial_since = 0.0  # the client is not what it waits for
+        elif self._block is not None:
             self._partial_since = self._partial_since or self._runtime.monotonic()
         elif not self._buffer:
             self._partial_since = 0.0
@@ -148,11 +163,7 @@ class Http2Connection:
         elif kind == FrameKind.SETTINGS:
             self._on_settings(flags, number, payload)
         elif kind == FrameKind.PING:
-            if number:
-                raise BadFrames(Why.PROTOCOL_ERROR, "a PING belongs to no stream")
-            if len(payload) != 8:
-                raise BadFrames(Why.FRAME_SIZE_ERROR, "a PING has 8 bytes")
-            if not flags & frames.ACK:
+            if frames.asks_for_answer(flags, number, payload):
                 self._put(frame(FrameKind.PING, frames.ACK, 0, payload))
         elif kind == FrameKind.CONTINUATION:
             self._on_continuation(flags, number, payload)
@@ -189,7 +200,7 @@ class Http2Connection:
             stream.end()
             self._begin(stream)
             return
-        if stream.task is not None:  # a stream of requests: a message of it may be late
+        if stream.begun:  # a stream of requests: a message of it may be late
             if not stream.is_partial:
                 self._unfinished.pop(stream, None)
             elif stream not in self._unfinished:
@@ -209,11 +220,7 @@ class Http2Connection:
             raise BadFrames(Why.PROTOCOL_ERROR, f"there is no stream {number}")
 
     def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
-        payload = frames.without_padding(flags, payload)
-        if flags & frames.HAS_PRIORITY:
-            if len(payload) < 5:
-                raise BadFrames(Why.FRAME_SIZE_ERROR, "HEADERS without its priority")
-            payload = payload[5:]
+        payload = frames.without_priority(flags, frames.without_padding(flags, payload))
         if flags & frames.END_HEADERS:
             self._on_block(number, flags, payload)
         else:
@@ -270,7 +277,7 @@ class Http2Connection:
             return
         self._unfinished[stream] = self._runtime.monotonic()
         self._begin(stream)
-        if stream.task is not None:
+        if stream.begun:
             self._unfinished.pop(stream, None)
 
     def _on_trailers(self, stream: Stream, flags: int, *, is_bad: bool) -> None:
@@ -315,11 +322,7 @@ class Http2Connection:
         self._break(stream)
 
     def _on_settings(self, flags: int, number: int, payload: bytes) -> None:
-        if number:
-            raise BadFrames(Why.PROTOCOL_ERROR, "SETTINGS belong to no stream")
-        if len(payload) % 6 or (flags & frames.ACK and payload):
-            raise BadFrames(Why.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
-        if flags & frames.ACK:
+        if not frames.says_settings(flags, number, payload):
             return
         now = self._runtime.monotonic()
         count, since = self._settings
@@ -327,17 +330,7 @@ class Http2Connection:
         if count >= SETTINGS_MAX and now - since < 1:
             raise BadFrames(Why.ENHANCE_YOUR_CALM, "too many SETTINGS")
         self.is_greeted = True
-        window = self._their_window
-        for name, value in struct.iter_unpack(">HI", payload):
-            if name == Setting.INITIAL_WINDOW_SIZE:
-                if value > frames.WINDOW_MAX:
-                    raise BadFrames(Why.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
-                window = value
-            elif name == Setting.MAX_FRAME_SIZE:
-                if not frames.FRAME_MAX <= value < 1 << 24:
-                    raise BadFrames(Why.PROTOCOL_ERROR, f"frames of {value} bytes")
-            elif name == Setting.ENABLE_PUSH and value > 1:
-                raise BadFrames(Why.PROTOCOL_ERROR, f"ENABLE_PUSH {value}")
+        window = frames.initial_window(payload, self._their_window)
         self._put(frame(FrameKind.SETTINGS, frames.ACK, 0))
         if window != self._their_window:
             self._change_windows(window)
@@ -416,8 +409,7 @@ class Http2Connection:
 
     def _break(self, stream: Stream) -> None:
         self._over(stream)
-        if stream.task is not None:
-            stream.task.cancel()
+        stream.cancel()
         self._broken += 1
         if self._broken > BROKEN_MAX:
             raise BadFrames(Why.ENHANCE_YOUR_CALM, f"{self._broken} streams were broken")
@@ -474,12 +466,19 @@ class Http2Connection:
     def close(self) -> None:
         """The connection is gone."""
         self.closed = True
-        for stream in list(self.streams.values()):
+        streams = deque(self.streams.values())
+        for stream in streams:
             self._over(stream)
-            if stream.task is not None:
-                stream.task.cancel()
+        self._cancel(streams)
         # Cut the cycle with their owner: a node's collector never frees it (`cli/garbage.py`).
         self._send, self._begin = lambda _: None, lambda _: None
+
+    def _cancel(self, streams: deque[Stream]) -> None:
+        """End the work on calls, of which there may be thousands, some in each turn of the loop."""
+        for _ in range(min(len(streams), CANCELLED_AT_ONCE)):
+            streams.popleft().cancel()
+        if streams:
+            self._runtime.call_soon(self._cancel, streams)
 
     def _put(self, data: bytes) -> None:
         self._out.append(data)

@@ -95,3 +95,46 @@ def without_padding(flags: int, payload: bytes) -> bytes:
     if not payload or payload[0] >= len(payload):
         raise BadFrames(Why.PROTOCOL_ERROR, "more padding than payload")
     return payload[1 : len(payload) - payload[0]]
+
+
+def without_priority(flags: int, payload: bytes) -> bytes:
+    """Of HEADERS without padding. BadFrames: it says that it has a priority, and has none."""
+    if not flags & HAS_PRIORITY:
+        return payload
+    if len(payload) < 5:
+        raise BadFrames(Why.FRAME_SIZE_ERROR, "HEADERS without its priority")
+    return payload[5:]
+
+
+def asks_for_answer(flags: int, stream: int, payload: bytes) -> bool:
+    """Whether a PING is a question. BadFrames: it is no PING."""
+    if stream:
+        raise BadFrames(Why.PROTOCOL_ERROR, "a PING belongs to no stream")
+    if len(payload) != 8:
+        raise BadFrames(Why.FRAME_SIZE_ERROR, "a PING has 8 bytes")
+    return not flags & ACK
+
+
+def says_settings(flags: int, stream: int, payload: bytes) -> bool:
+    """Whether SETTINGS say any; else they answer ours. BadFrames: they are none."""
+    if stream:
+        raise BadFrames(Why.PROTOCOL_ERROR, "SETTINGS belong to no stream")
+    if len(payload) % 6 or (flags & ACK and payload):
+        raise BadFrames(Why.FRAME_SIZE_ERROR, "SETTINGS of a wrong length")
+    return not flags & ACK
+
+
+def initial_window(payload: bytes, before: int) -> int:
+    """The window of new streams by these SETTINGS. BadFrames: a value is out of its range."""
+    window = before
+    for name, value in struct.iter_unpack(">HI", payload):
+        if name == Setting.INITIAL_WINDOW_SIZE:
+            if value > WINDOW_MAX:
+                raise BadFrames(Why.FLOW_CONTROL_ERROR, f"a window of {value} bytes")
+            window = value
+        elif name == Setting.MAX_FRAME_SIZE:
+            if not FRAME_MAX <= value < 1 << 24:
+                raise BadFrames(Why.PROTOCOL_ERROR, f"frames of {value} bytes")
+        elif name == Setting.ENABLE_PUSH and value > 1:
+            raise BadFrames(Why.PROTOCOL_ERROR, f"ENABLE_PUSH {value}")
+    return window

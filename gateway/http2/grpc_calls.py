@@ -10,6 +10,7 @@ import logging
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from saturnmq.gateway.calls import CallFailed, Dialogue, GrpcCall, GrpcStatus, S
 from saturnmq.gateway.descriptors import Rpc, rpcs_of
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import SaturnError, SystemBusy
+from saturnmq.runtime.turns import Turns
 
 from .fields import TooManyFields, check_fields
 from .hpack import encoded
@@ -61,8 +63,7 @@ TOO_LATE = CallFailed(GrpcStatus.DEADLINE_EXCEEDED, "the time for this call is o
 def end_with(stream: Stream, error: CallFailed) -> None:
     """End a call without the answer that it may have."""
     stream.expire(failed(error), ended(error))
-    if stream.task is not None:
-        stream.task.cancel()
+    stream.cancel()
 
 
 def end_late(stream: Stream) -> None:
@@ -88,18 +89,23 @@ class Served:
 
 
 class GrpcCalls:
-    """The calls of all connections of a door."""
+    """The calls of all connections of a door. The messages of an answer are made one by one, when
+    a turn of the loop has time for it; `turns`: those of the node."""
 
-    def __init__(self, runtime: Runtime, services: Iterable[Service]) -> None:
+    def __init__(
+        self, runtime: Runtime, services: Iterable[Service], turns: Turns | None = None
+    ) -> None:
         self._runtime = runtime
+        self._turns = turns or Turns(runtime)
         self._served: dict[str, Served] = {}  # by path
         for service in services:
             for rpc in rpcs_of(service.name).values():
-                self._served[f"/{service.name}/{rpc.name}"] = Served(rpc, _answering(service, rpc))
+                answer = _answering(service, rpc, self._turns)
+                self._served[f"/{service.name}/{rpc.name}"] = Served(rpc, answer)
 
     def begin(self, stream: Stream, peer: str) -> None:
         """A stream has its headers, or all of its request."""
-        if stream.task is not None or stream.over:
+        if stream.begun or stream.over:
             return
         try:
             served = self._find(stream)
@@ -111,7 +117,13 @@ class GrpcCalls:
         except CallFailed as error:
             end_with(stream, error)
             return
-        stream.task = self._runtime.spawn(_run(stream, call, asked, served), name=rpc.name)
+        stream.begun = True
+        stream.beginnings.add(partial(self._serve, stream, call, asked, served))
+
+    def _serve(self, stream: Stream, call: GrpcCall, asked: Any, served: Served) -> None:
+        if not stream.over:
+            work = _run(stream, call, asked, served)
+            stream.serve(self._runtime.spawn(work, name=served.rpc.name))
 
     def _call(self, stream: Stream, peer: str) -> GrpcCall:
         timeout = stream.headers.get("grpc-timeout")
@@ -143,14 +155,16 @@ async def _run(stream: Stream, call: GrpcCall, asked: Any, served: Served) -> No
     except Exception as error:
         log.exception("call %s failed", served.rpc.name)
         _fail(stream, CallFailed(GrpcStatus.INTERNAL, f"{type(error).__name__}: {error}"))
+    finally:
+        stream.task = None
 
 
-def _answering(service: Service, rpc: Rpc) -> Answer:
+def _answering(service: Service, rpc: Rpc, turns: Turns) -> Answer:
     """How a call is answered, by its kind."""
     if not rpc.gives_stream:
         return _unary(service.unary[rpc.name])
     kinds = service.dialogues if rpc.takes_stream else service.streams
-    return _stream(kinds[rpc.name])
+    return _stream(kinds[rpc.name], turns)
 
 
 def _unary(serve: Unary) -> Answer:
@@ -160,10 +174,14 @@ def _unary(serve: Unary) -> Answer:
     return answer
 
 
-def _stream(serve: calls.Stream | Dialogue) -> Answer:
+def _stream(serve: calls.Stream | Dialogue, turns: Turns) -> Answer:
     async def answer(stream: Stream, call: GrpcCall, asked: Any) -> None:
+        async def written(waiting: Awaitable[None]) -> None:
+            await waiting
+            await turns.free()  # for the work on the next message
+
         def write(message: Any) -> Awaitable[None]:  # which keeps no message while it waits
-            return stream.write(HEAD, packed(message))
+            return written(stream.write(HEAD, packed(message)))
 
         await serve(call, asked, write)
         stream.finish(HEAD, DONE)

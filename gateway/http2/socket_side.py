@@ -51,7 +51,7 @@ class GrpcSocket(asyncio.Protocol):
         self.last_received = runtime.monotonic()
         self._transport: Transport | None = None
         self._start = bytearray()  # before its kind is known, or its handshake has a turn
-        self._is_in_line = False  # for a turn of its handshake
+        self._is_in_line = False  # for a turn of its handshake, or for its frames that came
         self._tls: Tls | None = None
         self._opening_since = 0.0  # 0: it speaks HTTP/2 by now
         self._is_judged = self._is_started = False
@@ -64,6 +64,7 @@ class GrpcSocket(asyncio.Protocol):
             lambda stream: begin(stream, self.peer_address),
             refuse,
             message_max,
+            connections.turns,
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -123,15 +124,14 @@ class GrpcSocket(asyncio.Protocol):
         self._is_in_line = True
         if not self._connections.turns.when_free(self._shake_hands):
             self._count()
-            self._transport.pause_reading()
+            self._read_on()
 
     def _shake_hands(self) -> None:
         """One step of the handshake."""
         self._is_in_line = False
         if self.closed or self._transport is None:
             return
-        if not self._unread_since:
-            self._transport.resume_reading()
+        self._read_on()
         start, self._start = bytes(self._start), bytearray()
         self._decrypt(start)
 
@@ -164,6 +164,26 @@ class GrpcSocket(asyncio.Protocol):
             log.info("%s: %s", self.peer_address, error)
             self._send([self.http2.goodbye(error)])
             self.close(str(error))
+        if self.http2.is_behind and not (self.closed or self._is_in_line):
+            self._is_in_line = True
+            self._connections.turns.wait(self._go_on)
+            self._read_on()
+
+    def _go_on(self) -> None:
+        """Handle more of the frames that came in a read before."""
+        self._is_in_line = False
+        if not self.closed:
+            self._plain(b"")
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Start or stop reading, as the state requires."""
+        if self._transport is None or self.closed:
+            return
+        if self._unread_since or self._is_in_line:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
 
     def _send(self, pieces: list[bytes]) -> None:
         if self._transport is None or self.closed:
@@ -185,14 +205,13 @@ class GrpcSocket(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._unread_since = self._runtime.monotonic()
         self.http2.pause()
-        if self._transport is not None and not self.closed:
-            self._transport.pause_reading()
+        self._read_on()
         self._count()
 
     def resume_writing(self) -> None:
         self._unread_since = 0.0
         if self._transport is not None and not self.closed:
-            self._transport.resume_reading()
+            self._read_on()
             self.http2.resume()
         self._count()
 

@@ -14,6 +14,8 @@ from typing import Protocol
 from saturnmq.protocol.budget import Budget
 from saturnmq.runtime.errors import SystemBusy
 
+from .beginnings import Beginnings
+
 MESSAGE_HEAD = struct.Struct(">BI")  # is it compressed, its length
 MESSAGE_BYTES = 128  # of a message that waits, beside its own
 MESSAGES_MAX = 1_000  # that wait in one call
@@ -26,6 +28,7 @@ class StreamOwner(Protocol):
 
     budget: Budget
     closed: bool
+    beginnings: Beginnings  # of its calls
     message_max: int  # bytes of a message that comes in
 
     def headers(self, stream: Stream, block: bytes) -> None:
@@ -49,7 +52,8 @@ class Stream:
         self.unread = 0  # bytes of complete messages that nobody has read
         self.over = False  # reset, or answered
         self.ended = False  # the client has sent all
-        self.task: asyncio.Task[None] | None = None
+        self.begun = False  # it is a call by now
+        self.task: asyncio.Task[None] | None = None  # which serves it
         self.deadline = float("inf")
         self.sent = 0  # bytes since the client last took too few of them
         self._connection = connection
@@ -69,6 +73,11 @@ class Stream:
     def message_max(self) -> int:
         """The bytes that a message of it may have, packed or not."""
         return self._connection.message_max
+
+    @property
+    def beginnings(self) -> Beginnings:
+        """The calls of its connection that wait for their turn."""
+        return self._connection.beginnings
 
     @property
     def is_partial(self) -> bool:
@@ -224,6 +233,18 @@ class Stream:
                 self._connection.budget.has_room(0)  # if there is none, slow connections give way
 
     # the end
+
+    def serve(self, task: asyncio.Task[None]) -> None:
+        """The call is served by this task."""
+        self.begun, self.task = True, task
+
+    def cancel(self) -> None:
+        """End the work on the call. Its task has the stream in the frames of its CancelledError:
+        if the stream kept the task, only the collector would free them, or nobody
+        (`cli/garbage.py`)."""
+        task, self.task = self.task, None
+        if task is not None:
+            task.cancel()
 
     def stop(self) -> None:
         """The call is over: nothing of it is sent or received any more."""

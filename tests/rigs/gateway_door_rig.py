@@ -49,8 +49,9 @@ async def opened(runtime: NativeRuntime, root: Path, **changes: Any) -> AsyncIte
     broker = await started(runtime, config(root, **changes))
     door = Door(runtime, broker.connections, lambda: None, broker.body_max)
     address = await door.listen("127.0.0.1", 0)
-    gateway = Gateway(runtime, broker, address)
-    door.serve(GrpcCalls(runtime, gateway.services).begin)
+    turns = broker.connections.turns
+    gateway = Gateway(runtime, broker, address, turns)
+    door.serve(GrpcCalls(runtime, gateway.services, turns).begin)
     try:
         broker.ground.context.topics.ensure("T", 4)
         while not broker.messaging.popping.serves:

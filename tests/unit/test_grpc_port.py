@@ -59,7 +59,7 @@ class Echo:
 
     def begin(self, stream: Stream, peer: str) -> None:
         path = stream.headers[":path"]
-        if stream.task is not None or not (stream.ended or path == "/test/Deaf"):
+        if stream.begun or not (stream.ended or path == "/test/Deaf"):
             return
         work = {
             "/test/Echo": self._echo,
@@ -67,7 +67,7 @@ class Echo:
             "/test/Much": self._much,
             "/test/Deaf": self._deaf,
         }[path]
-        stream.task = asyncio.get_running_loop().create_task(work(stream, peer))
+        stream.serve(asyncio.get_running_loop().create_task(work(stream, peer)))
 
     async def _echo(self, stream: Stream, peer: str) -> None:
         found = stream.take()

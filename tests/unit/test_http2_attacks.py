@@ -199,7 +199,7 @@ def test_a_request_that_never_ends_is_late() -> None:
     half = wire.opened()
     wire.feed(call(3))  # whole: its handler may take its time
     telemetry = wire.opened(5)
-    telemetry.task = FakeTask()  # type: ignore[assignment]
+    telemetry.serve(FakeTask())  # type: ignore[arg-type]
     wire.feed(data(5, message(b"whole")))
     assert wire.connection.held_up_s(wire.clock.now + 2) == 2
     now = wire.clock.now = wire.clock.now + 29
@@ -339,7 +339,7 @@ def test_a_close_ends_all_calls() -> None:
     tasks: list[Any] = []
     for n in (1, 3, 5):
         stream = wire.opened(n)
-        stream.task = FakeTask()  # type: ignore[assignment]
+        stream.serve(FakeTask())  # type: ignore[arg-type]
         tasks.append(stream.task)
         wire.feed(data(n, message(b"part")[:7]))
     wire.connection.streams[1].answer(HEAD, bytes(100), DONE)

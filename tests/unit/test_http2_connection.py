@@ -258,7 +258,7 @@ def test_the_windows_of_a_client_are_given_back() -> None:
 
 def test_a_client_that_sends_beyond_its_window_breaks_its_call() -> None:
     wire = Wire()
-    wire.opened().task = FakeTask()
+    wire.opened().serve(FakeTask())
     small = message(bytes(FRAME_MAX - 5))
     for _ in range(OWN_WINDOW // FRAME_MAX):
         wire.feed(frame(DATA, 0, 1, small))  # nobody reads
@@ -269,7 +269,7 @@ def test_a_stream_of_requests_gets_its_window_back_as_it_is_read() -> None:
     async def main() -> None:
         wire = Wire()
         stream = wire.opened()
-        stream.task = FakeTask()  # type: ignore[assignment]
+        stream.serve(FakeTask())  # type: ignore[arg-type]
         part = bytes(FRAME_MAX - 5)
         for _ in range(OWN_WINDOW // FRAME_MAX):
             assert wire.feed(frame(DATA, 0, 1, message(part))) == []
@@ -289,7 +289,7 @@ def test_a_message_of_a_stream_may_be_larger_than_its_window() -> None:
     async def main() -> None:
         wire = Wire()
         stream = wire.opened()
-        stream.task = FakeTask()  # type: ignore[assignment]
+        stream.serve(FakeTask())  # type: ignore[arg-type]
         whole, sent = message(bytes(3 * OWN_WINDOW)), 0
         room = OWN_WINDOW
         while sent < len(whole):
@@ -406,7 +406,8 @@ def test_a_call_that_writes_a_stream_waits_for_its_client() -> None:
 def test_a_reset_ends_the_call() -> None:
     wire = Wire()
     stream = wire.opened()
-    stream.task = task = FakeTask()  # type: ignore[assignment]
+    task = FakeTask()
+    stream.serve(task)  # type: ignore[arg-type]
     wire.feed(data(1, message(bytes(1000))))
     assert wire.budget.used > 1000 + STREAM_BYTES
     assert wire.feed(reset(1)) == []
