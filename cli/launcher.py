@@ -94,8 +94,7 @@ class Node:
 
     @property
     def ports(self) -> set[int]:
-        second = self.port + 1 if self.broker_name or self.kind == "etcd" else self.port
-        return {self.port, second, self.grpc_port or self.port}
+        return {self.port, self.port + (self.kind != "nameserver"), self.grpc_port or self.port}
 
     def describe(self) -> dict[str, Any]:
         alive, grpc = self.alive(), None
@@ -374,7 +373,8 @@ class LocalCluster:
             members = {each.name: (each.host, each.port) for each in self._etcds()}
             command = local_etcd.command(node.name, members, home / "store")
         else:
-            command = [sys.executable, "-m", "saturnmq.cli.main", *self._arguments(node)]
+            # -P: a module of the same name in the directory of the caller takes no other's place.
+            command = [sys.executable, "-P", "-m", "saturnmq.cli.main", *self._arguments(node)]
             if relieves is not None:
                 command += ["--relieves", f"{relieves.pid}:{relieves.started}"]
         command = self.settings.prefixes.get(node.name, []) + command

@@ -58,7 +58,10 @@ class Asking:
         refusal: Command | None = None
         if broker == self._node.broker_name:
             link = self._directory.inside() if client is None else client.link
-            reply = await claimed(link.ask(request, late), late, self._peers.turns)
+            if late is None:
+                reply = await link.ask(request)
+            else:
+                reply = await claimed(link.ask(request, late), late, self._peers.turns)
             if not is_refusal(reply):
                 return reply
             refusal = reply
@@ -97,7 +100,7 @@ class Asking:
         """The answer of a node of this broker to a request that any of its copies can answer: the
         master, and without it a slave."""
         if broker == self._node.broker_name:
-            return await claimed(client.link.ask(request), None, self._peers.turns)
+            return await client.link.ask(request)
         found = (await self._directory.topic(topic)).route.broker(broker)
         problem: list[SaturnError] = [
             SystemBusy(f"no node of broker {broker} is known now; try again")

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from copy import copy
+from typing import TypeVar
 
 from saturnmq.gateway.callers import as_itself
 from saturnmq.protocol.codes import RequestCode
@@ -19,19 +20,20 @@ from saturnmq.runtime.turns import Turns
 
 CONNECT_S = 2.0
 SILENT_S = 1.0  # a connection is left after no shorter silence: a call may have less time
+A = TypeVar("A", Command, Command | SaturnError)
 
 
-async def claimed(answer: asyncio.Future[Command], late: Late | None, turns: Turns) -> Command:
-    """The answer, when the turn of the loop has time for the work on it. `late` gets it if the
-    caller is cancelled when it has come, and the caller does not see it."""
+async def claimed(answer: asyncio.Future[A], late: Late, turns: Turns) -> A:
+    """The answer of a pop, when the turn of the loop has time for the work on it. `late` gets it if
+    the caller is cancelled when it has come, and the caller does not see it."""
     try:
         found = await answer
         await turns.free()
         return found
     except asyncio.CancelledError:
         has_come = answer.done() and not answer.cancelled() and answer.exception() is None
-        if late is not None and has_come:
-            late(answer.result())
+        if has_come and isinstance(told := answer.result(), Command):
+            late(told)
         raise
     finally:
         del answer  # this frame is in the traceback of the error that it may have
@@ -64,7 +66,8 @@ class Peers:
         if endpoint is None or endpoint.closed:
             endpoint = await self._connect(address)
         self._sign(command)
-        answer: asyncio.Future[Command] = self._runtime.create_future()
+        # An error is its result: as its exception it would keep this frame, which has it.
+        answer: asyncio.Future[Command | SaturnError] = self._runtime.create_future()
         asked_at = self._runtime.monotonic()
 
         def came(found: Command | SaturnError) -> None:
@@ -77,18 +80,19 @@ class Peers:
             if answer.cancelled():
                 if late is not None and isinstance(found, Command):
                     late(found)
-            elif isinstance(found, Command):
-                answer.set_result(found)
             else:
-                answer.set_exception(found)
+                answer.set_result(found)
 
         endpoint.request_callback(command, timeout_s, came)
         try:
-            return await claimed(answer, late, self.turns)
+            told = await (answer if late is None else claimed(answer, late, self.turns))
         except asyncio.CancelledError:
             if late is not None and not endpoint.closed:
                 self._end_poll(endpoint, command.opaque)
             raise
+        if isinstance(told, SaturnError):
+            raise copy(told)
+        return told
 
     def _end_poll(self, endpoint: Endpoint, opaque: int) -> None:
         """Have a pop answered that waits for a client that has gone: it would take messages."""

@@ -107,6 +107,7 @@ class Pulling:
         )
         if reply.code and reply.code not in _NOTHING:
             raise error_for(reply.code, reply.remark)
+        await self._asking.turn()
         body = unwrapped(bytes(reply.body), request.offset) if not reply.code else b""
         with client.holding(len(body), "messages that are delivered"):
             found = [

@@ -287,6 +287,7 @@ class Receiving:
         left_s = call.remaining_s(self._runtime.monotonic())
         entries: list[Any] = []
         for part in portions(request.entries):
+            await self._asking.turn()
             acks = (self._ack_entry(client, group, topic, each, left_s) for each in part)
             entries += await asyncio.gather(*acks)
         return v2.AckMessageResponse(

@@ -119,6 +119,7 @@ class Sending:
             else:  # in their order: queues keep it
                 entries = []
                 for part in portions(messages):
+                    await self._asking.turn()
                     stores = (self._store(client, topic, facts, each, left_s) for each in part)
                     entries += await asyncio.gather(*stores)
         return v2.SendMessageResponse(

@@ -24,7 +24,7 @@ from .door import Runtime
 T = TypeVar("T")
 
 TURN_S = 0.001
-TASKS_AT_ONCE = 4  # that are let go in one turn
+TASKS_AT_ONCE = 3  # that are let go in one turn: of those in line, and of those that come
 
 
 class Turns:
@@ -83,9 +83,11 @@ class Turns:
 
     def _next(self) -> None:
         self._until, self._let_go = 0.0, 0
+        let_go = 0
         try:
             for _ in range(len(self._line)):
-                if self._line.popleft()() or self.is_over():
+                let_go += bool(self._line.popleft()())
+                if let_go >= TASKS_AT_ONCE or self.is_over():
                     return
         finally:
             if self._line:  # those behind a step that failed have a turn, too

@@ -131,6 +131,17 @@ def test_a_directory_and_options_may_have_any_name(tmp_path: Path) -> None:
     assert (file.parent / "store" / "lock").is_file()
 
 
+def test_a_module_in_the_directory_of_the_caller_takes_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("grp", "random", "queue", "typer", "saturnmq"):
+        (here / f"{name}.py").write_text(f"raise SystemExit('{name} of the caller')")
+    monkeypatch.chdir(here)
+    LocalCluster.up(tmp_path / "data").down()
+
+
 def test_a_shell_that_has_the_settings_of_another_broker_does_not_change_a_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
