@@ -7,7 +7,8 @@ client with one request at a time waits for no flood, on however many connection
 
 The steps of TLS handshakes share this time (`when_free`): one of them costs as much as many
 requests. So do the calls of gRPC, each of which is a task: its work comes in the turn behind
-the one in which it is let go, so few are let go in one (`is_full`, `free`).
+the one in which it is let go, so a number of them is let go in one (`is_full`, `free`): more if
+such a turn was short, fewer if it was long.
 
 A turn has further reads, too: libuv reads a socket up to 32 times in one, as long as each read
 fills the buffer that it is given. After such a read the connection has to wait if its turn is over.
@@ -24,7 +25,8 @@ from .door import Runtime
 T = TypeVar("T")
 
 TURN_S = 0.001
-TASKS_AT_ONCE = 3  # that are let go in one turn: of those in line, and of those that come
+TASKS_S = 0.004  # for those that are let go in one turn
+TASKS_LEAST, TASKS_MOST = 2, 64  # that are let go in a turn: of those in line; of those that come
 
 
 class Turns:
@@ -34,21 +36,23 @@ class Turns:
         self._runtime = runtime
         # They return whether they let a task go.
         self._line: deque[Callable[[], bool | None]] = deque()
-        self._let_go = 0
+        self._let_go = 0  # of those that came in this turn
+        self._share = TASKS_LEAST
+        self._begun = 0.0  # this turn, in the processor's time of the loop
         self._until = 0.0  # end of this turn; 0: it has not begun
 
     def is_over(self) -> bool:
         """Whether further requests have to wait for another turn."""
         now = self._runtime.monotonic()
         if not self._until:
-            self._until = now + TURN_S
+            self._until, self._begun = now + TURN_S, self._runtime.processor_time()
             self._runtime.call_soon(self._next)
         return now >= self._until
 
     def is_full(self) -> bool:
         """Whether no other task may begin its work in the next turn. If one may, the caller lets
         it go now."""
-        if self.is_over() or self._let_go >= TASKS_AT_ONCE:
+        if self.is_over() or self._let_go >= self._share:
             return True
         self._let_go += 1
         return False
@@ -82,16 +86,28 @@ class Turns:
         return True
 
     def _next(self) -> None:
+        self._adapt()
         self._until, self._let_go = 0.0, 0
-        let_go = 0
+        let_go, before = 0, -1
         try:
-            for _ in range(len(self._line)):
-                let_go += bool(self._line.popleft()())
-                if let_go >= TASKS_AT_ONCE or self.is_over():
-                    return
+            while before < let_go:  # the calls of one connection are in line one after the other
+                before = let_go
+                for _ in range(len(self._line)):
+                    let_go += bool(self._line.popleft()())
+                    if let_go >= self._share or self.is_over():
+                        return
         finally:
             if self._line:  # those behind a step that failed have a turn, too
                 self.is_over()
+
+    def _adapt(self) -> None:
+        """Choose how many tasks the next turn lets go, by the processor time that this one took:
+        what other programs took meanwhile is nothing that fewer tasks would spare."""
+        took_s = self._runtime.processor_time() - self._begun
+        if took_s > TASKS_S:
+            self._share = max(self._share // 2, TASKS_LEAST)
+        elif took_s < TASKS_S / 2 and self._line:
+            self._share = min(self._share * 2, TASKS_MOST)
 
 
 class OncePerTurn(Generic[T]):

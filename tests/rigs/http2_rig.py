@@ -43,6 +43,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def processor_time(self) -> float:
+        return self.now
+
     def call_soon(self, callback: Callable[..., None], *args: Any) -> None:
         self.soon.append(lambda: callback(*args))
 
