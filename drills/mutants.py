@@ -112,11 +112,13 @@ def _show_everything(original: Any) -> Any:
 
 
 def _in_place(original: Any) -> Any:
-    def replace_file(self: SimDisk, path: str, data: bytes, *, keep_backup: bool = True) -> None:
+    def replace_file(
+        self: SimDisk, path: str, data: bytes, *, keep_backup: bool = True, **more: bool
+    ) -> None:
         if keep_backup:
             self.write_file(path, data)
         else:
-            original(self, path, data, keep_backup)
+            original(self, path, data, keep_backup=keep_backup, **more)
 
     return replace_file
 
@@ -124,9 +126,9 @@ def _in_place(original: Any) -> Any:
 def _rename_unsynced(original: Any) -> Any:
     unflushed = Mutant("", "", "", (Patch(Inode, "flush", _nothing),))
 
-    def replace_file(self: SimDisk, path: str, data: bytes, *, keep_backup: bool = True) -> None:
+    def replace_file(self: SimDisk, path: str, data: bytes, **keep: bool) -> None:
         with unflushed.active():
-            original(self, path, data, keep_backup)
+            original(self, path, data, **keep)
 
     return replace_file
 

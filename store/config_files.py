@@ -16,11 +16,12 @@ from saturnmq.store.reading import is_bad_sector
 
 
 class ConfigFile:
-    """One JSON document on disk."""
+    """One JSON document on disk; with `keep_room` a full disk has room for its next version."""
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, *, keep_room: bool = False) -> None:
         self._disk = disk
         self.path = path
+        self._keep_room = keep_room
 
     def load(self) -> dict[str, Any] | None:
         """The document, or None if neither it nor its backup exists."""
@@ -56,4 +57,4 @@ class ConfigFile:
     def write(self, text: bytes) -> None:
         """The same with what is JSON already."""
         assert text.startswith(b"{"), f"{self.path} was to hold {text[:20]!r}, no JSON object"
-        self._disk.replace_file(self.path, text, keep_backup=True)
+        self._disk.replace_file(self.path, text, keep_room=self._keep_room)

@@ -103,7 +103,9 @@ class Disk(Protocol):
     def open_readonly(self, path: str) -> ReadFile: ...
     def read_file(self, path: str) -> bytes: ...
     def write_file(self, path: str, data: bytes) -> None: ...
-    def replace_file(self, path: str, data: bytes, *, keep_backup: bool = True) -> None: ...
+    def replace_file(
+        self, path: str, data: bytes, *, keep_backup: bool = True, keep_room: bool = False
+    ) -> None: ...
     def rename(self, old: str, new: str) -> None: ...
     def unlink(self, path: str) -> None: ...
     def remove_tree(self, path: str, *, durable: bool = True) -> None: ...
@@ -163,6 +165,16 @@ class _NativeLock:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags, FILE_MODE)
+
+
+def _in_place(path: str, flags: int) -> int:
+    """Open it to be overwritten in the blocks that it has."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(path).st_nlink > 1:  # a crash left it with another name, whose content counts
+            os.unlink(path)
+    fd = os.open(path, flags & ~os.O_TRUNC, FILE_MODE)
+    os.fchmod(fd, FILE_MODE)
+    return fd
 
 
 class NativeDisk:
@@ -334,29 +346,44 @@ class NativeDisk:
         self._write_synced(path, data)
         self.sync_dir(os.path.dirname(path))
 
-    def _write_synced(self, path: str, data: bytes) -> None:
-        with naming(path), open(path, "wb", opener=_private) as file:
+    def _write_synced(self, path: str, data: bytes, *, in_place: bool = False) -> None:
+        opener = _in_place if in_place else _private
+        with naming(path), open(path, "wb", opener=opener) as file:
             file.write(data)
+            file.truncate()
             file.flush()
             os.fsync(file.fileno())
 
-    def replace_file(self, path: str, data: bytes, *, keep_backup: bool = True) -> None:
+    def replace_file(
+        self, path: str, data: bytes, *, keep_backup: bool = True, keep_room: bool = False
+    ) -> None:
         """Atomically replace; the previous content stays as `<path>.bak`.
 
         RocketMQ renames the old file away first, which leaves a moment without any; here the
         backup is a hard link, so that one of the two complete files always has the name.
+
+        With `keep_room` a full disk has room for the next content of this size: three files take
+        turns, and the oldest one waits as `<path>.tmp` to be overwritten in place.
         """
-        fresh = path + ".tmp"
-        self._write_synced(fresh, data)
+        fresh, backup = path + ".tmp", path + ".bak"
+        link, oldest = backup + ".tmp", backup + ".old"
+        self._write_synced(fresh, data, in_place=keep_room)
         if keep_backup and os.path.exists(path):
-            backup = path + ".bak"
-            link = backup + ".tmp"
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(link)
+            for left in (link, oldest):  # by a crash
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(left)
             os.link(path, link)
+            if keep_room and os.path.exists(backup):
+                os.link(backup, oldest)
             os.replace(link, backup)
         os.replace(fresh, path)
+        if keep_room and os.path.exists(oldest):
+            os.replace(oldest, fresh)
         self.sync_dir(os.path.dirname(path))
+        for missing in (backup, fresh) if keep_room else ():
+            if not os.path.exists(missing):
+                with contextlib.suppress(OSError):  # no room to keep
+                    self._write_synced(missing, data)
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

@@ -85,7 +85,10 @@ class FailoverService:
         if isinstance(outcome, e.Answer):
             self._tell_state(endpoint, request)
         elif outcome.disk:
-            remark = f"the disk: {outcome.why}"
+            remark = (
+                f"{self._c.address} cannot write its role to its disk: {outcome.why}. Free space "
+                "there; or stop this broker, and go on without it"
+            )
             answer(endpoint, request, request.reply(ResponseCode.SYSTEM_ERROR, remark=remark))
         else:
             reply = request.reply(ResponseCode.NO_PERMISSION, remark=outcome.why)
@@ -115,6 +118,7 @@ class FailoverService:
             "master": c.address if not role.is_slave else self._slave.master_address,
             "truncated": [{"file": cut.file, **cut.to_json()} for cut in c.store.truncated()],
             "refuses": c.store.failed or c.store.refuses or role.refuses(now) or c.unelected(),
+            "full": c.store.refuses,
             "noFailover": None if self._no_failover is None else self._no_failover(),
             **({"letIn": c.let_in.lines()} if c.config.signing else {}),
             "trouble": (self._slave.trouble if role.is_slave else "")

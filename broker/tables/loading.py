@@ -28,10 +28,10 @@ class TableFiles:
         self._persistence = persistence
         disk.make_dirs(self._folder)
 
-    def load(self, name: str, table: Saveable) -> ConfigFile:
-        """Read a table from its file, where it is saved from now on. StoreDamaged: the file has
-        another shape."""
-        file = ConfigFile(self._disk, f"{self._folder}/{name}.json")
+    def load(self, name: str, table: Saveable, *, keep_room: bool = False) -> ConfigFile:
+        """Read a table from its file, where it is saved from now on, with `keep_room` also on a
+        full disk. StoreDamaged: the file has another shape."""
+        file = ConfigFile(self._disk, f"{self._folder}/{name}.json", keep_room=keep_room)
         try:
             table.load(file.load() or {})
         except MalformedFrame as error:
@@ -93,7 +93,8 @@ def load_role(files: TableFiles, context: Context) -> None:
     """Load the role that a promotion has given this node, else the configured one."""
     role = context.role
     role.log_epoch = context.epochs.last
-    files.load("role", role)
+    # A master whose disk is full can promise to lead no more.
+    files.load("role", role, keep_room=True)
     if role.decided and role.is_slave != context.config.is_slave:
         log.warning(
             "brokerRole is %s, but a promotion has made this node a %s since: that counts",

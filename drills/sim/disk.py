@@ -19,8 +19,7 @@ fails has written a part. `total_bytes` is the disk's size and may be changed. `
 at each boundary in turn, or take an image of the disk after a power loss (`crash_image`) or after
 the death of the process (`kill_image`), without disturbing the run.
 
-Durable from the start, because the file systems we run on make them so in practice: directories
-themselves.
+Directories are durable from the start: the file systems we run on make them so in practice.
 """
 
 from __future__ import annotations
@@ -47,9 +46,7 @@ _ROOTS = frozenset(("", ".", "/"))
 
 
 class SimSegment:
-    """A mapped file of fixed size. Every handle of a file shares its `current` image, as mappings
-    do.
-    """
+    """A mapped file of fixed size. All handles of a file share its `current` image."""
 
     descriptor = -1
 
@@ -383,10 +380,7 @@ class SimDisk:
 
     def create_segment(self, path: str, size: int, *, durable: bool = True) -> SimSegment:
         path = normpath(path)
-        self.begin("create_segment", path)
-        self._require_dir(path)
-        if path in self._names.current:
-            raise FileExistsError(errno.EEXIST, "file exists", path)
+        self._begin_new(path)
         self._require_space(path, size)
         # The name comes when the file has its size, durably so unless nobody asked for that.
         inode = Inode(bytearray(size), bytearray(size), self.now_ms(), sized=durable)
@@ -401,10 +395,7 @@ class SimDisk:
 
     def create_mapped(self, path: str, size: int, room: int) -> SimSegment:
         path = normpath(path)
-        self.begin("create_segment", path)
-        self._require_dir(path)
-        if path in self._names.current:
-            raise FileExistsError(errno.EEXIST, "file exists", path)
+        self._begin_new(path)
         self._require_space(path, room)
         inode = Inode(bytearray(size), bytearray(size), self.now_ms(), sized=False, room=set())
         inode.room = inode.missing_room(0, room)
@@ -423,16 +414,12 @@ class SimDisk:
 
     def give_name(self, path: str, inode: Inode) -> SimSegment:
         """Name a file that has none."""
-        self.begin("create_segment", path)
-        self._require_dir(path)
-        if path in self._names.current:
-            raise FileExistsError(errno.EEXIST, "file exists", path)
+        self._begin_new(path)
         self.let_go(inode)
         self._names.add(path, inode)
         return SimSegment(self, path, inode)
 
     def let_go(self, inode: Inode) -> None:
-        """Forget a file without a name."""
         self._nameless = [other for other in self._nameless if other is not inode]
 
     def open_mapped(self, path: str, size: int) -> SimSegment:
@@ -484,8 +471,8 @@ class SimDisk:
     def _write_synced(self, path: str, data: bytes) -> None:
         self.begin("write_file", path)
         self._require_dir(path)
-        self._require_space(path, len(data))
         inode = self._names.current.get(path)
+        self._require_space(path, len(data) - (inode.used_bytes if inode else 0))
         if inode is None:
             inode = Inode(bytearray(data), bytearray(len(data)), self.now_ms(), sized=False)
             self._names.add(path, inode)
@@ -493,18 +480,25 @@ class SimDisk:
             inode.overwrite(data)
         self.flush_pages(path, inode, 0, len(data))
 
-    def replace_file(self, path: str, data: bytes, *, keep_backup: bool = True) -> None:
+    def replace_file(
+        self, path: str, data: bytes, *, keep_backup: bool = True, keep_room: bool = False
+    ) -> None:
         path = normpath(path)
         self._write_synced(path + ".tmp", data)
+        oldest = self._names.current.get(path + ".bak") if keep_room else None
         if keep_backup and path in self._names.current:
             self.begin("link", path + ".bak")
             self._names.add(path + ".bak", self._names.current[path])
         self._rename(path + ".tmp", path)
+        if oldest is not None:
+            self._names.add(path + ".tmp", oldest)
+        for name in (path + ".bak", path + ".tmp") if keep_room else ():
+            if name not in self._names.current:
+                self._names.add(name, Inode(bytearray(data), bytearray(data), self.now_ms()))
         self.sync_dir(posixpath.dirname(path))
 
     def rename(self, old: str, new: str) -> None:
-        new = normpath(new)
-        old = normpath(old)
+        old, new = normpath(old), normpath(new)
         self._rename(old, new)
         self.sync_dir(posixpath.dirname(new))
         if posixpath.dirname(old) != posixpath.dirname(new):
@@ -565,6 +559,12 @@ class SimDisk:
 
     def memory_bytes(self) -> int:
         return self._memory_bytes
+
+    def _begin_new(self, path: str) -> None:
+        self.begin("create_segment", path)
+        self._require_dir(path)
+        if path in self._names.current:
+            raise FileExistsError(errno.EEXIST, "file exists", path)
 
     def _require_space(self, path: str, size: int) -> None:
         free = self.total_bytes - self.used_bytes

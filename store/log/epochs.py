@@ -145,7 +145,7 @@ class Epochs:
             lines += identity + "\n"
         data = lines.encode()
         head = f"{len(entries)}\n{crc32(data)}\n".encode()
-        self._disk.replace_file(self._path, head + data, keep_backup=True)
+        self._disk.replace_file(self._path, head + data, keep_room=True)
         self.entries, self.identity = entries, identity
 
 

@@ -94,6 +94,22 @@ def test_replacing_keeps_the_previous_content_as_backup(disk: tuple[Disk, str]) 
     assert [e.name for e in door.list(root)] == ["topics.json", "topics.json.bak"]
 
 
+def test_three_files_that_take_turns_keep_room_for_the_next_content(
+    disk: tuple[Disk, str],
+) -> None:
+    door, root = disk
+    path = f"{root}/role.json"
+    contents = [b'{"epoch": %d}' % number for number in range(6)]
+    for number, content in enumerate(contents):
+        door.replace_file(path, content, keep_room=True)
+        assert door.read_file(path) == content
+        assert door.read_file(path + ".bak") == contents[max(0, number - 1)]
+        names = ["role.json", "role.json.bak", "role.json.tmp"]
+        assert [e.name for e in door.list(root)] == names
+    door.replace_file(path, b"{}", keep_room=True)  # a shorter one has no rest of the one before
+    assert door.read_file(path) == b"{}"
+
+
 def test_replacing_without_backup_leaves_one_file(disk: tuple[Disk, str]) -> None:
     door, root = disk
     door.replace_file(f"{root}/f", b"one", keep_backup=False)
