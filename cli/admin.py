@@ -368,8 +368,8 @@ def _note(replica: Any) -> str:
         forced = f"epoch {replica.epochs[-1][0]} was opened by force"
     alone = f"no fail-over: {replica.no_failover}" if replica.no_failover else ""
     let_in = f"lets in: {', '.join(replica.let_in)}" if replica.let_in else ""
-    wrong = replica.error or trouble or replica.trouble or replica.lacks or forced or alone
-    return str(wrong or let_in)
+    wrong = replica.error or trouble or replica.trouble or replica.lacks or replica.full
+    return str(wrong or forced or alone or let_in)
 
 
 def _replica(replica: Any) -> dict[str, Any]:

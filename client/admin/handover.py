@@ -78,9 +78,9 @@ class Succession:
         address in `avoid`."""
         master = _master(members)
         others = [m for m in members if m is not master and m.address not in avoid]
-        able = [member for member in others if not _unable(member)]
+        able = [member for member in others if not _unable(member, master)]
         if not able:
-            why = "; ".join(f"{member.address} {_unable(member)}" for member in others)
+            why = "; ".join(f"{member.address} {_unable(member, master)}" for member in others)
             raise NoPermission(
                 f"no node can take {master.group} over from {master.address}: "
                 f"{why or 'it has no other member'}"
@@ -219,15 +219,15 @@ def _check(members: Sequence[Replica], target: Replica) -> None:
         raise InvalidParameter(
             f"{target.address} is the master of {target.group} already, in epoch {master.epoch}"
         )
-    if why := _unable(target):
+    if why := _unable(target, master):
         raise NoPermission(
             f"{target.address} cannot take {target.group} over from {master.address}: it {why}. "
             "Wait until `saturnmq admin replicas` says that it is in sync, or choose another member"
         )
 
 
-def _unable(member: Replica) -> str:
-    """The reason why a slave cannot take over; empty if it can."""
+def _unable(member: Replica, master: Replica) -> str:
+    """The reason why a slave cannot take over from its master; empty if it can."""
     if not member.answers:
         return f"does not answer: {member.error}"
     if not member.in_sync:
@@ -236,6 +236,8 @@ def _unable(member: Replica) -> str:
         return f"is not in sync{behind}{trouble}"
     if member.lacks or not member.caught_up:  # a slave with an empty log has no epochs either
         return f"lacks a part of its log: {member.lacks}" if member.lacks else NOT_CAUGHT_UP
+    if member.full and not master.full:
+        return f"would take no sends: {member.full}"
     return ""
 
 

@@ -233,6 +233,11 @@ class Promoter:
             raise NoPermission(f"{old.address} does not hand over: {gone}") from gone
 
     async def _hand_over(self, old: Replica, target: Replica) -> Promotion:
+        if target.full and not old.full and not self._force:
+            raise NoPermission(
+                f"{target.address} would take no sends: {target.full}. Promote another member; or "
+                "make it the master all the same: --force"
+            )
         deadline = self._core.runtime.monotonic() + self._timeout
         await self._catch_up(target, old.end, NEAR_BYTES, deadline, self._timeout)
         return await self._core.finish(self._change_masters(old, target, deadline))

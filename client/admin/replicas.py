@@ -68,6 +68,7 @@ class Replica:
     caught_up: bool = True  # it has had all that its master confirmed since it started
     master: str = ""
     refuses: str = ""  # why it takes no writes
+    full: str = ""  # why it has no room for messages
     trouble: str = ""  # why it does not follow
     no_failover: str | None = None  # why no node can be elected now; None: the group never elects
     # Nodes that do not sign with its replicationSecret and are let in while that is not required.
@@ -143,6 +144,7 @@ def parse_state(body: bytes, address: str) -> Replica:
             caught_up=state.get("caughtUp") is not False,
             master=checked.text(state, "master", ""),
             refuses=checked.text(state, "refuses", ""),
+            full=checked.text(state, "full", ""),
             trouble=checked.text(state, "trouble", ""),
             no_failover=None
             if state.get("noFailover") is None

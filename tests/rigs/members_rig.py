@@ -42,6 +42,7 @@ class Member:
         self.refused = []
         self.silent_once = []  # codes that are done the next time, and not answered
         self.lacks = ""
+        self.full = ""
         self.unanswered = 0  # bytes whose senders wait; one question after it is fenced fewer
         self.priority = None  # of an election
         self.renamed = ""  # the address that it tells once it was fenced
@@ -110,6 +111,7 @@ class Member:
             "lagMs": dict.fromkeys(behind, 5) if self.is_master else {},
             "truncated": [{"from": 3, "to": 7, "epoch": 1, "file": "f", "timeMs": 9}],
             "refuses": "" if self.is_master else "no master",
+            "full": self.full,
         }
 
     @property

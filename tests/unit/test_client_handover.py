@@ -60,6 +60,31 @@ def test_without_a_master_nobody_hands_over(node):
     run(test, ends=(200, 200, 200), lost=[0])
 
 
+def test_a_slave_whose_disk_is_full_takes_over_only_from_a_master_that_is_full_too():
+    async def test(group, admin):
+        old, full, other = group.members
+        full.full = "the disk is used to 97 %"
+        for call in (admin.hand_over, admin.promote):
+            with pytest.raises(NoPermission, match="would take no sends: the disk is used to 97 %"):
+                await call(GROUP, 1)
+        assert asked(group) == [[], [], []]
+        assert (await admin.preview_hand_over(GROUP)).address == other.address
+        old.full = "the disk is used to 100 %"
+        assert (await admin.preview_hand_over(GROUP)).address == full.address
+        assert (await admin.promote(GROUP, 1)).master == full.address
+        assert asked(group) == [[FENCE], [PROMOTE], []]
+
+    run(test, ends=(200, 200, 200))
+
+
+def test_by_force_a_slave_whose_disk_is_full_takes_over():
+    async def test(group, admin):
+        group.members[1].full = "the disk is used to 97 %"
+        assert (await admin.promote(GROUP, 1, force=True)).master == group.members[1].address
+
+    run(test)
+
+
 def test_who_is_not_in_sync_or_leads_takes_nothing_over():
     async def test(group, admin):
         group.replicates = False
