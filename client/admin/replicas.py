@@ -305,9 +305,10 @@ def _with_lags(replicas: Iterable[Replica]) -> list[Replica]:
         if master is None or replica.is_master:
             result.append(replica)
             continue
-        in_sync, lag_bytes, lag_ms = master.slave_reports.get(
-            replica.broker_id, (False, None, None)
-        )
+        # By address, too: if two slaves have one id by mistake, only one of them follows.
+        follows = master.others.get(replica.broker_id, replica.address) == replica.address
+        report = master.slave_reports.get(replica.broker_id) if follows else None
+        in_sync, lag_bytes, lag_ms = report or (False, None, None)
         if lag_bytes is None and replica.answers:
             lag_bytes = max(0, master.end - replica.end)
         result.append(replace(replica, in_sync=in_sync, lag_bytes=lag_bytes, lag_ms=lag_ms))

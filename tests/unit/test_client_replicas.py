@@ -242,6 +242,17 @@ def test_a_slave_lags_by_what_its_master_says_or_by_what_both_have():
     assert [(each.in_sync, each.lag_bytes) for each in without] == [(None, None)]
 
 
+def test_of_two_slaves_with_one_id_the_master_tells_of_the_one_that_follows_it():
+    master = state(
+        0, "master", end=100, inSync=[1], replicas={"1": "b:1"}, lagBytes={"1": 0}, lagMs={"1": 1}
+    )
+    states = {"a:1": master, "b:1": state(1, end=100), "c:1": state(1, end=30)}
+    replicas = asyncio.run(find_members(Core(states), "g", states))
+    told = {each.address: (each.in_sync, each.lag_bytes, each.lag_ms) for each in replicas}
+    assert told["b:1"] == (True, 0, 1)
+    assert told["c:1"] == (False, 70, None)
+
+
 @pytest.mark.parametrize("first", ["a:1", "b:1"])
 def test_of_two_masters_the_newer_one_tells_of_the_slaves(first):
     new = state(0, "master", epoch=3, inSync=[1], replicas={"1": "c:1"}, lagBytes={"1": 0})
