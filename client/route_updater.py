@@ -203,32 +203,41 @@ class RouteUpdater:
     async def _ask(self, topic: str) -> TopicRoute:
         self._asked_at[topic] = self._runtime.monotonic()
         route = await self._find(topic)
-        if route is None and await self._has_moved_on(topic):
-            route = await self._find(topic)
+        leaderless: list[str] = []
+        if route is None:
+            has_moved_on, leaderless = await self._look_round(topic)
+            if has_moved_on:
+                route = await self._find(topic)
         if route is not None:
             return route
         none = " and none may create it" if self._wanted.get(topic) else ""
-        raise TopicNotExist(
-            f"no route of topic {topic!r}: no broker serves it{none}; create it first (saturnmq "
-            "topic create)"
-        )
+        then = "create it first (saturnmq topic create)"
+        if leaderless:
+            then = (
+                f"{' and '.join(leaderless)} may have it, without a master now: bring that back, "
+                "or promote a slave (saturnmq admin promote), before you create it"
+            )
+        raise TopicNotExist(f"no route of topic {topic!r}: no broker serves it{none}; {then}")
 
-    async def _has_moved_on(self, topic: str) -> bool:
+    async def _look_round(self, topic: str) -> tuple[bool, list[str]]:
         """Whether the nameserver that was asked knows no broker, and another one, which does, is
-        in use now. RouteNotFound: none knows any."""
+        in use now; and the broker names without a master. RouteNotFound: none knows any."""
         asked = 0
 
-        def read(answer: Command) -> None:
+        def read(answer: Command) -> list[str]:
             nonlocal asked
             asked += 1
-            if not brokers_in(answer):
+            brokers = brokers_in(answer)
+            if not brokers:
                 raise RouteNotFound(
                     f"no route of topic {topic!r}: no nameserver knows a broker yet; start one, "
                     "or look at the brokers' namesrvAddr"
                 )
+            return [data.broker_name for data in brokers if data.master is None]
 
-        await self._ask_nameserver(Command.request(RequestCode.GET_BROKER_CLUSTER_INFO), read)
-        return asked > 1
+        request = Command.request(RequestCode.GET_BROKER_CLUSTER_INFO)
+        leaderless = await self._ask_nameserver(request, read)
+        return asked > 1, leaderless
 
     async def _find(self, topic: str) -> TopicRoute | None:
         route = await self._answer(topic)

@@ -23,6 +23,8 @@ changed. Removing a name's last address removes its queue data. A broker is remo
 connection of its last registration closes.
 
 Our additions: our brokers mark their table as whole, so what is missing in it no longer exists.
+Until a first master of a name registers, its topics are those of its slaves of a known group, for
+reading only: consumers read on, and no sender has a topic made elsewhere that is there already.
 
 Nothing is taken from a broker whose group does not hold its name: no address, no topic, no epoch. A
 broker whose group is unknown may not take the place of a living one whose group is known.
@@ -36,82 +38,20 @@ epoch the first stays. `changed` collects the topics whose route has changed.
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from saturnmq.protocol.codes import PERM_READ, PERM_WRITE
 from saturnmq.protocol.epochs import ceiling
-from saturnmq.protocol.route import MASTER_ID, BrokerData, DataVersion, QueueData, TopicRoute
+from saturnmq.protocol.route import MASTER_ID, BrokerData, QueueData, TopicRoute
 from saturnmq.protocol.topics import MEMBERS_PREFIX
 from saturnmq.runtime.errors import ForeignGroup, InvalidParameter, SystemError_, TopicNotExist
 
 from .claims import Claims, differ, refusal
+from .living import Deposed, LiveBroker, Master, Registered, Term
 from .registration import Registration
 
 # Epochs are remembered when no member of their group lives, so their number must be bounded.
 TERMS_MAX = 10_000
-
-
-@dataclass(slots=True)
-class LiveBroker:
-    """One broker process that gave a sign of life."""
-
-    cluster: str
-    name: str
-    broker_id: int
-    address: str
-    ha_address: str
-    identity: str
-    version: DataVersion
-    timeout_ms: int
-    last_seen_ms: int
-    connection: Hashable
-
-
-@dataclass(slots=True)
-class Master:
-    """The master that a slave follows."""
-
-    address: str
-    ha_address: str
-    identity: str
-
-
-@dataclass(slots=True)
-class Term:
-    """The highest epoch in which a master of a group registered."""
-
-    epoch: int
-    holder: Master
-
-
-@dataclass(slots=True)
-class Deposed:
-    """A master that is in no route, because there was one of a later epoch."""
-
-    connection: Hashable
-    until_ms: int  # end of the silence that it announced
-
-
-@dataclass(slots=True)
-class Registered:
-    """The outcome of a registration."""
-
-    taken: bool
-    term: Term | None  # of the group; none with RocketMQ's brokers
-    master: Master | None  # of the group, for a slave and for a deposed master
-    deposed: LiveBroker | None = None  # was master until now, and should register again
-
-    @property
-    def epoch(self) -> int:
-        """The highest known epoch of the group; 0: none."""
-        return self.term.epoch if self.term else 0
-
-    @property
-    def identity(self) -> str:
-        """The identity of the group with this master and epoch; empty: unknown."""
-        named = self.master or (self.term.holder if self.term else None)
-        return named.identity if named else ""
 
 
 class RouteTable:
@@ -121,6 +61,7 @@ class RouteTable:
         self._topics: dict[str, dict[str, QueueData]] = {}
         self._brokers: dict[str, BrokerData] = {}
         self._clusters: dict[str, set[str]] = {}
+        self._leaderless: set[str] = set()  # broker names whose first master is not here yet
         self._live: dict[tuple[str, str], LiveBroker] = {}
         self._deposed: dict[tuple[str, str], Deposed] = {}
         self.terms: dict[tuple[str, str], Term] = {}
@@ -246,6 +187,7 @@ class RouteTable:
         """Enter the broker into its group and cluster."""
         if group is None:
             group = self._brokers[broker.name] = BrokerData(broker.cluster, broker.name)
+            self._leaderless.add(broker.name)
         elif group.cluster != broker.cluster:
             self._leave_cluster(group)
             group.cluster = broker.cluster
@@ -271,9 +213,15 @@ class RouteTable:
             and group.enable_acting_master
             and broker.broker_id == min(group.addresses)
         )
-        if not is_master and not is_prime_slave:
+        was_leaderless = broker.name in self._leaderless
+        stands_in = was_leaderless and broker.identity != "" and not group.enable_acting_master
+        if is_master:
+            self._leaderless.discard(broker.name)
+        elif stands_in:
+            changed = False  # what another slave told stays
+        elif not is_prime_slave:
             return
-        if broker.whole and changed:
+        if changed and (broker.whole or (is_master and was_leaderless)):
             for name in [n for n, queues in self._topics.items() if broker.name in queues]:
                 if name not in broker.topics:
                     self._drop(name, broker.name)
@@ -284,7 +232,7 @@ class RouteTable:
                 broker.name,
                 topic.read_queues,
                 topic.write_queues,
-                topic.perm & ~PERM_WRITE if is_prime_slave else topic.perm,
+                topic.perm if is_master else topic.perm & ~PERM_WRITE,
                 topic.sys_flag,
             )
             self.put_topic(topic.name, data)
@@ -303,6 +251,7 @@ class RouteTable:
                 self._change_perm(name, lambda perm: perm & ~PERM_WRITE)
             return
         del self._brokers[name]
+        self._leaderless.discard(name)
         self._leave_cluster(group)
         for topic in [topic for topic, queues in self._topics.items() if name in queues]:
             del self._topics[topic][name]
@@ -499,6 +448,7 @@ class RouteTable:
             assert queues, f"topic {topic} has an empty entry"
             for name in queues:
                 assert name in self._brokers, f"topic {topic} names unknown broker {name}"
+        assert self._leaderless <= self._brokers.keys(), self._leaderless
         for name, group in self._brokers.items():
             assert group.addresses, f"broker {name} has no address"
             assert name in self._clusters.get(group.cluster, ()), f"broker {name} in no cluster"

@@ -53,8 +53,9 @@ from saturnmq.runtime.turns import OncePerTurn
 from .answers import EncodedAnswers
 from .controller import Controller, HandOver
 from .kv import KvConfig, KvFile
+from .living import LiveBroker
 from .registration import Registration, parse_registration
-from .routes import LiveBroker, RouteTable
+from .routes import RouteTable
 from .settings import NameserverSettings
 from .topic_requests import TopicRequests
 from .watches import Watches

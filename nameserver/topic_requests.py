@@ -19,7 +19,8 @@ from saturnmq.protocol.route import MASTER_ID, QueueData, TopicRoute, topic_name
 from saturnmq.runtime.errors import InvalidParameter, MalformedFrame, NoPermission
 
 from .answers import EncodedAnswers
-from .routes import LiveBroker, RouteTable
+from .living import LiveBroker
+from .routes import RouteTable
 
 # Bits of a topic's system flag: RocketMQ's cells ("units") have topics and subscriptions of their
 # own.

@@ -29,6 +29,7 @@ class Nameserver:
         self.knows_brokers = True
         self.asked = []
         self.away = False
+        self.leaderless = []  # broker names
         self.connected = set()
         self.changed = []
         self.table = RouteCache()
@@ -46,6 +47,7 @@ class Nameserver:
     async def ask(self, command, read, ok=()):
         if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
             known = [BrokerData("C", "a", {0: "a:1"})] if self.knows_brokers else []
+            known += [BrokerData("C", name, {1: f"{name}:2"}) for name in self.leaderless]
             return read(command.reply(body=cluster_info(known)))
         topic = command.ext["topic"]
         assert command.ext["saturnWatch"] == "true"
@@ -254,6 +256,19 @@ def test_an_error_of_a_question_that_nobody_waits_for_is_not_taken_for_a_lost_on
         assert (nameserver.asked, lost) == (["T"], [])
 
     asyncio.run(main())
+
+
+def test_a_topic_that_a_group_without_a_master_may_have_is_not_to_be_created(found):
+    async def test(ns):
+        with pytest.raises(TopicNotExist, match=r"serves it; create it first \(saturnmq topic cre"):
+            await ns.find("T")
+        ns.leaderless = ["b", "c"]
+        told = r"none may create it; b and c may have it, without a master now: bring that back, or"
+        with pytest.raises(TopicNotExist, match=told) as caught:
+            await ns.find("T", create=True)
+        assert "create it first" not in str(caught.value)
+
+    found(test)
 
 
 def test_a_template_without_queues_and_an_answer_without_a_body_are_no_routes(found):

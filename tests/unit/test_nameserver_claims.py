@@ -4,8 +4,9 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from saturnmq.nameserver.living import Registered
 from saturnmq.nameserver.registration import Registration, parse_registration
-from saturnmq.nameserver.routes import Registered, RouteTable
+from saturnmq.nameserver.routes import RouteTable
 from saturnmq.protocol import fastjson
 from saturnmq.protocol.epochs import AHEAD_MAX
 from saturnmq.protocol.nameserver_headers import RegisterBrokerHeader

@@ -69,6 +69,54 @@ def test_slave_learns_the_master_and_adds_no_topics() -> None:
     assert table.topics() == ["T", "TBW102"]
 
 
+def ours(broker_id: int, *topics: str, counter: int = 1, **more: object) -> Registration:
+    """The announcement of one of our brokers in a group that has its identity."""
+    address, identity = f"127.0.0.1:{broker_id + 1}", "ab" * 16
+    return broker("broker-a", broker_id, address, topics, counter, identity=identity, **more)
+
+
+def test_the_slaves_of_a_group_that_no_master_has_led_yet_are_read_from() -> None:
+    table = RouteTable()
+    table.register(ours(1, "TBW102", "T", whole=True), 0)
+    table.register(ours(2, "TBW102", "U", whole=True), 0)
+    assert table.topics() == ["T", "TBW102", "U"]
+    route = table.route("T")
+    assert route.brokers[0].addresses == {1: "127.0.0.1:2", 2: "127.0.0.1:3"}
+    assert [(data.perm, data.read_queues) for data in route.queues] == [(4, 4)]
+    table.register(ours(1, "V", counter=2), 1)
+    assert table.route("V").queues[0].perm == 4
+    table.take_changed()
+    table.register(ours(0, "TBW102", "T", "W"), 2)
+    assert table.topics() == ["T", "TBW102", "W"], "a master knows what is there"
+    assert {data.perm for topic in table.topics() for data in table.route(topic).queues} == {6}
+    assert set(table.take_changed()) == {"T", "TBW102", "U", "V", "W"}
+    table.unregister("broker-a", "127.0.0.1:1")
+    table.register(ours(1, "TBW102", "T", "U", counter=3, whole=True), 3)
+    assert table.topics() == ["T", "TBW102", "W"], "what its master told last stays"
+    table.validate()
+    for broker_id in (1, 2):
+        table.unregister("broker-a", f"127.0.0.1:{broker_id + 1}")
+    assert table.topics() == []
+    table.validate()
+    table.register(ours(2, "TBW102", "T", whole=True), 4)
+    assert table.route("T").queues[0].perm == 4
+
+
+def test_a_slave_of_no_known_group_adds_no_topics() -> None:
+    table = RouteTable()
+    table.register(broker(broker_id=1, whole=True), 0)
+    assert table.topics() == []
+
+
+def test_with_acting_masters_only_the_smallest_id_adds_topics() -> None:
+    table = RouteTable()
+    table.register(ours(1, "TBW102", "T", enable_acting_master=True), 0)
+    table.register(ours(2, "TBW102", "U", enable_acting_master=True), 0)
+    table.register(ours(1, "V", counter=2, enable_acting_master=True), 1)
+    assert table.topics() == ["T", "TBW102", "V"]
+    assert table.route("T").brokers[0].addresses == {0: "127.0.0.1:2", 2: "127.0.0.1:3"}
+
+
 def test_what_is_missing_in_a_table_that_says_it_is_whole_is_gone() -> None:
     table = RouteTable()
     table.register(broker(topics=("TBW102", "T", "U"), whole=True), 0)
