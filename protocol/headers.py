@@ -65,7 +65,7 @@ class SendHeader(Header):
     default_queues: int = int32("d", long="defaultTopicQueueNums", default=4)
     queue_id: int = int32("e", long="queueId", default=-1, least=INT32_MIN)
     sys_flag: int = int32("f", long="sysFlag", default=0)
-    born_timestamp: int = number("g", long="bornTimestamp", default=0, least=INT64_MIN)
+    born_timestamp: int | None = number("g", long="bornTimestamp", default=None, least=INT64_MIN)
     user_flag: int = int32("h", long="flag", default=0, least=INT32_MIN)
     properties: str = text("i", long="properties", default="")
     reconsume_times: int = int32("j", long="reconsumeTimes", default=0)
@@ -376,7 +376,7 @@ class StageHeader(AttemptHeader):
     topic: str = name("topic")
     queue_id: int = int32("queueId")
     sys_flag: int = int32("sysFlag", default=0)
-    born_timestamp: int = number("bornTimestamp", default=0, least=INT64_MIN)
+    born_timestamp: int | None = number("bornTimestamp", default=None, least=INT64_MIN)
 
 
 @header

@@ -155,7 +155,9 @@ class StagingService:
             check_types(topic, request.body)
         born_host = self._admission.born_host(endpoint.peer_address)
         sys_flag = header.sys_flag & ~TRANSACTION_MASK
-        born_timestamp = header.born_timestamp or c.runtime.now_ms()
+        born_timestamp = header.born_timestamp
+        if born_timestamp is None:
+            born_timestamp = c.runtime.now_ms()
         count, size = c.store.measure_part(
             topic.name,
             request.body,

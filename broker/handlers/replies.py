@@ -92,6 +92,7 @@ class ReplyService:
     def _message(
         self, endpoint: Endpoint, request: Command, header: headers.ReplyHeader, queue_id: int
     ) -> PendingMessage:
+        born = header.born_timestamp
         return PendingMessage(
             topic=header.topic,
             queue_id=queue_id,
@@ -99,7 +100,7 @@ class ReplyService:
             properties=header.properties.encode(),
             flag=header.user_flag,
             sys_flag=header.sys_flag & ~TRANSACTION_MASK,
-            born_timestamp=header.born_timestamp or self._runtime.now_ms(),
+            born_timestamp=self._runtime.now_ms() if born is None else born,
             born_host=self._admission.born_host(endpoint.peer_address),
             store_host=self._c.store_host,
             reconsume_times=header.reconsume_times,
@@ -120,7 +121,7 @@ class ReplyService:
             "defaultTopicQueueNums": str(header.default_queues),
             "queueId": str(queue_id),
             "sysFlag": str(header.sys_flag),
-            "bornTimestamp": str(header.born_timestamp),
+            "bornTimestamp": str(header.born_timestamp or 0),
             "flag": str(header.user_flag),
             "properties": f"{properties}{names.PUSH_REPLY_TIME}\x01{now_ms}\x02",
             "reconsumeTimes": str(header.reconsume_times),

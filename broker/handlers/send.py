@@ -170,6 +170,7 @@ class SendService:
         if timed:
             scheduled = self._timers.schedule(name, queue_id, properties)
             name, queue_id, properties, handle = scheduled
+        born = header.born_timestamp
         message = PendingMessage(
             topic=name,
             queue_id=queue_id,
@@ -177,7 +178,7 @@ class SendService:
             properties=properties,
             flag=header.user_flag,
             sys_flag=header.sys_flag & ~TRANSACTION_MASK | flags,
-            born_timestamp=header.born_timestamp or self._c.runtime.now_ms(),
+            born_timestamp=self._c.runtime.now_ms() if born is None else born,
             born_host=self._born_host(endpoint.peer_address),
             store_host=self._c.store_host,
             reconsume_times=reconsume,
@@ -232,14 +233,14 @@ class SendService:
         topic: Topic,
         queue_id: int,
     ) -> None:
-        c = self._c
+        c, born = self._c, header.born_timestamp
         _check_batch(topic)
         put = c.store.put_batch(
             topic.name,
             queue_id,
             request.body,
             sys_flag=header.sys_flag & ~TRANSACTION_MASK,
-            born_timestamp=header.born_timestamp or c.runtime.now_ms(),
+            born_timestamp=c.runtime.now_ms() if born is None else born,
             born_host=self._born_host(endpoint.peer_address),
             store_host=c.store_host,
             reconsume_times=header.reconsume_times,
@@ -285,14 +286,14 @@ class SendService:
         default_topic, default_queues = header.default_topic, header.default_queues
         allow = judge(c, endpoint, request)
         answers, end = [], 0
-        for name, wanted, sys_flag, born_ms, body in decode_parts(request.body):
+        for name, wanted, sys_flag, born, body in decode_parts(request.body):
             try:
                 allow(needs.topic(name, needs.PUB))
                 topic, queue_id = self._checked_queue(name, wanted, default_topic, default_queues)
                 _check_batch(topic)
                 if self._checks_types:
                     check_types(topic, body)
-                flags, born = sys_flag & ~TRANSACTION_MASK, born_ms or c.runtime.now_ms()
+                flags = sys_flag & ~TRANSACTION_MASK
                 if topic.attributes and is_batched(topic):
                     put = self._put_inner(name, queue_id, body, flags, born, born_host)
                 else:

@@ -342,7 +342,7 @@ class Stage:
         rows: int,
         *,
         sys_flag: int = 0,
-        born_timestamp: int = 0,
+        born_timestamp: int | None = None,
     ) -> None:
         """Stage `rows` messages of one queue, given as MessageBatch entries (`protocol/batch.py`).
         The request is on its way when this returns, and the caller can prepare the next one
@@ -361,8 +361,9 @@ class Stage:
                 "topic": topic,
                 "queueId": str(queue_id),
                 "sysFlag": str(sys_flag),
-                "bornTimestamp": str(born_timestamp),
             }
+            if born_timestamp is not None:  # else the broker's time
+                ext["bornTimestamp"] = str(born_timestamp)
             self._sent = Command.request(RequestCode.STAGE, ext, bytes(body))
             with contextlib.suppress(SaturnError):
                 self._send(self._sent)  # `_settle` sends it again

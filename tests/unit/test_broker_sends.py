@@ -142,11 +142,13 @@ def test_what_a_header_leaves_out_has_its_default() -> None:
         assert 0 <= message.born_timestamp - NOW < 1000, "no time is now"
         data = bytearray()
         encode_batch_item(data, b"x", b"", 0, True)
-        for header in ({"b": "T", "e": 0}, {"b": "T", "e": 0, "g": 0}):
-            assert (await client.ask(320, header, bytes(data))).code == 0
-            message = await stored(world, broker)
-            assert (message.sys_flag, message.reconsume_times) == (0, 0)
-            assert 0 <= message.born_timestamp - NOW < 1000
+        assert (await client.ask(320, {"b": "T", "e": 0}, bytes(data))).code == 0
+        message = await stored(world, broker)
+        assert (message.sys_flag, message.reconsume_times) == (0, 0)
+        assert 0 <= message.born_timestamp - NOW < 1000
+        for code in (310, 320):  # 1970 is a time
+            assert (await client.ask(code, {"b": "T", "e": 0, "g": 0}, bytes(data))).code == 0
+            assert (await stored(world, broker)).born_timestamp == 0
         await broker.close()
 
     run(body)
@@ -241,7 +243,7 @@ def test_batches_of_one_request_are_stored_as_each_would_be_in_its_own() -> None
         parts = [
             part(b"a", b"b", queue=1, sys_flag=TRANSACTION | 1 << 5, born=7),
             part(b"c", topic="U", queue=2),
-            part(b"d", queue=1),
+            part(b"d", queue=1, born=0),
         ]
         logs = []
         for together in (True, False):
@@ -269,7 +271,7 @@ def test_batches_of_one_request_are_stored_as_each_would_be_in_its_own() -> None
             frames = broker.store.get_message("T", 1, 0, 10).data
             found = [(m.body, m.sys_flag, m.born_timestamp) for m in decode_frames(frames, True)]
             logs.append((end - begin, found))
-            assert [row[0] for row in found] == [b"a", b"b", b"d"]
+            assert [(row[0], row[2]) for row in found] == [(b"a", 7), (b"b", 7), (b"d", 0)]
             await broker.close()
         assert logs[0] == logs[1]
 

@@ -370,7 +370,6 @@ def test_a_stage_says_what_it_holds_and_is_published_with_its_sums(wire: Wire) -
         "topic": "U",
         "queueId": "0",
         "sysFlag": "0",
-        "bornTimestamp": "0",
     }
     ((_, published),) = wire.requests(RequestCode.PUBLISH)
     assert published == {**key, "chunks": "2", "rows": "3", "bytes": "8"}
