@@ -12,11 +12,19 @@ import ssl
 from collections.abc import Callable, Collection
 from functools import partial
 
+from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.credentials import Credentials, client_endpoint
 from saturnmq.protocol.endpoint import Endpoint
+from saturnmq.protocol.makes import make_of
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.door import Runtime, split_address
-from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, SaturnError, error_for
+from saturnmq.runtime.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    SaturnError,
+    UnsupportedRequest,
+    error_for,
+)
 from saturnmq.runtime.supervision import Supervisor
 
 log = logging.getLogger(__name__)
@@ -24,6 +32,7 @@ log = logging.getLogger(__name__)
 OK: frozenset[int] = frozenset({0})
 # A master that handed over has answered everything by then.
 SUCCEEDED_S = 1.0
+_CODES = frozenset(RequestCode)
 
 
 class ServerConnections:
@@ -186,7 +195,7 @@ class ServerConnections:
         endpoint = await self.connect(address)
         response = await endpoint.request(cmd, timeout)
         if response.code not in ok:
-            raise error_for(response.code, response.remark)
+            raise _error_of(address, cmd, response)
         return response
 
     def oneway(self, address: str, cmd: Command) -> None:
@@ -204,3 +213,15 @@ class ServerConnections:
             log.debug("one-way request %d to %s dropped: %s", cmd.code, address, error)
             return
         endpoint.oneway(cmd)
+
+
+def _error_of(address: str, cmd: Command, response: Command) -> SaturnError:
+    """The error of a response. RocketMQ names a request that it does not know by number only."""
+    error = error_for(response.code, response.remark)
+    if not isinstance(error, UnsupportedRequest):
+        return error
+    name = RequestCode(cmd.code).name if cmd.code in _CODES else f"request {cmd.code}"
+    return UnsupportedRequest(
+        f"{address} ({make_of(response)}) does not serve {name}: {str(error).strip()}; "
+        "a newer version of it may"
+    )

@@ -20,6 +20,7 @@ from saturnmq.client.admin.group_settings import (
 from saturnmq.client.admin.member_questions import running_info
 from saturnmq.client.admin.message_finding import masters_of
 from saturnmq.client.admin.nameserver_admin import NameserverAdmin
+from saturnmq.client.admin.settings_at import group_at
 from saturnmq.client.cluster_view import BrokerGroups
 from saturnmq.client.consumer.starting import ask_offset
 from saturnmq.client.core import ClientCore
@@ -171,17 +172,13 @@ class GroupAdmin:
         await self._ask(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
 
     async def _found(self, address: str, group: str) -> dict[str, Any] | None:
-        """The settings of a group at a master; None if it has none."""
-        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-        try:
-            return checked.document((await self._ask(address, code, {"group": group})).body)
-        except GroupNotExist:
-            return None
+        return await group_at(self._core, address, group, self._timeout)
 
     async def delete(self, brokers: BrokerGroups, group: str) -> None:
         """Delete the group with its offsets, its retry topic and its dead-letter topic."""
         check_group(group)
-        ext = {"groupName": group, "cleanOffset": "true"}
+        # RocketMQ 4 has another name for the second field.
+        ext = {"groupName": group, "cleanOffset": "true", "removeOffset": "true"}
         missed = [
             name
             for name, address in brokers.led_by_none.items()

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from saturnmq.client.admin.nameserver_admin import NameserverAdmin
+from saturnmq.client.admin.settings_at import topic_at
 from saturnmq.client.cluster_view import BrokerGroups, without_master
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked
-from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode, ResponseCode
+from saturnmq.protocol.codes import PERM_READ, PERM_WRITE, RequestCode
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.message_types import MESSAGE_TYPE, MESSAGE_TYPES
 from saturnmq.protocol.remoting import Command
@@ -106,10 +107,8 @@ async def delete_topic(core: ClientCore, topic: str, brokers: BrokerGroups, time
 async def _missed(core: ClientCore, topic: str, brokers: BrokerGroups, timeout: float) -> list[str]:
     """The broker groups that have the topic, and no master now."""
     found = []
-    ok = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
     for name, address in brokers.led_by_none.items():
-        command = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
-        if (await core.invoke(address, command, timeout, ok)).code == ResponseCode.SUCCESS:
+        if await topic_at(core, address, topic, timeout) is not None:
             found.append(name)
     return found
 
@@ -217,9 +216,9 @@ class TopicSettings:
             address = self._core.broker_address(name, master=False)
             if address is None:
                 raise RouteNotFound(f"broker {name!r} of topic {topic!r} has no node now")
-            command = Command.request(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
-            answer = await self._core.invoke(address, command, self._timeout_s)
-            document = checked.document(answer.body)
+            document = await topic_at(self._core, address, topic, self._timeout_s)
+            if document is None:
+                raise TopicNotExist(f"topic {topic!r} does not exist on broker {name!r}")
             found[name] = address, TopicConfig.from_json({"topicName": topic, **document})
         return found
 

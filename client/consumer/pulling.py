@@ -29,6 +29,7 @@ from saturnmq.protocol.codes import (
 )
 from saturnmq.protocol.epochs import term_in
 from saturnmq.protocol.inner_batch import unwrapped
+from saturnmq.protocol.makes import is_ours
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.remoting import Command
@@ -46,7 +47,6 @@ log = logging.getLogger(__name__)
 
 FOREIGN_COUNT, FOREIGN_BYTES = 32, 256 << 10
 OWN_COUNT, OWN_BYTES = 2048, 2 << 20  # 2 MiB gave a tenth more messages of 1 KiB than 1 MiB
-OWN_LANGUAGE = "PYTHON"
 AVOID_S = 3.0
 HOLD_S = 15.0
 IDLE_PULLS = 100  # pulls a second, for a consumer of many queues without a given hold time
@@ -311,7 +311,7 @@ class Puller:
         answer: Command,
         pulled: Pulled,
     ) -> Pulled:
-        if answer.language == OWN_LANGUAGE:
+        if is_ours(answer):
             self._own.add(address)
         else:
             self._own.discard(address)
