@@ -13,18 +13,12 @@ from saturnmq.client.admin import admin, promotion
 from saturnmq.client.admin.access import AclInfo, UserInfo
 from saturnmq.client.admin.admin import QUERY_TIMEOUT_S, Boundary
 from saturnmq.client.admin.broker_admin import ConnectedProducer, SendProbe
-from saturnmq.client.admin.group_admin import (
-    END,
-    GroupAtBroker,
-    Mode,
-    OffsetReset,
-    QueueAtMember,
-    QueueLag,
-)
+from saturnmq.client.admin.group_admin import GroupAtBroker, Mode, QueueAtMember, QueueLag
 from saturnmq.client.admin.group_settings import GroupChanges
 from saturnmq.client.admin.handover import Drained
 from saturnmq.client.admin.member_questions import DirectConsumption
 from saturnmq.client.admin.message_finding import RESULTS, QueueEntry
+from saturnmq.client.admin.offset_resets import END, OffsetReset
 from saturnmq.client.admin.promotion import Promotion
 from saturnmq.client.admin.replicas import Replica
 from saturnmq.client.admin.topic_settings import QueueOffsets, Undrained
@@ -798,7 +792,8 @@ class Admin(Facade[admin.Admin]):
 
         With `queue`, only that queue is set. With `offset` too, the group gets exactly that offset;
         InvalidParameter says that it is outside the queue. Members that consume now continue at
-        the new offset. Returns it for each queue.
+        the new offset. Returns it for each queue. UnsupportedRequest, and nothing changed there: a
+        broker of RocketMQ before 5.2 moves members in all queues of a topic only.
         """
         return self._wait(
             self._target.reset_offsets(group, topic, timestamp_ms, queue=queue, offset=offset)

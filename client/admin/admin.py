@@ -12,10 +12,8 @@ from typing import Literal, Unpack
 from saturnmq.client.admin.access_operations import AccessOperations
 from saturnmq.client.admin.cluster_operations import ClusterOperations
 from saturnmq.client.admin.group_admin import (
-    END,
     GroupAtBroker,
     Mode,
-    OffsetReset,
     PoppedTopic,
     QueueAtMember,
     QueueLag,
@@ -24,6 +22,7 @@ from saturnmq.client.admin.group_settings import GroupChanges
 from saturnmq.client.admin.member_questions import stacks_of
 from saturnmq.client.admin.message_finding import serving
 from saturnmq.client.admin.message_operations import MessageOperations
+from saturnmq.client.admin.offset_resets import END, OffsetReset
 from saturnmq.client.admin.topic_settings import (
     QueueCounts,
     QueueOffsets,
@@ -311,11 +310,14 @@ class Admin(ClusterOperations, MessageOperations, AccessOperations):
 
         With `queue`, only that queue is set. With `offset` too, the group gets exactly that offset;
         InvalidParameter says that it is outside the queue. Members that consume now continue at
-        the new offset. Returns it for each queue.
+        the new offset. Returns it for each queue. UnsupportedRequest, and nothing changed there: a
+        broker of RocketMQ before 5.2 moves members in all queues of a topic only.
         """
         group, topic = self._wire(group), self._wire(topic)
         only = None if queue is None else self._namespace.wrap_queue(queue)
-        return self._plain(await self._groups.reset(group, topic, timestamp_ms, only, offset))
+        return self._plain(
+            await self._groups.resets.reset(group, topic, timestamp_ms, only, offset)
+        )
 
     async def preview_reset(
         self,
@@ -331,7 +333,7 @@ class Admin(ClusterOperations, MessageOperations, AccessOperations):
         group, topic = self._wire(group), self._wire(topic)
         only = None if queue is None else self._namespace.wrap_queue(queue)
         return self._plain(
-            await self._groups.preview_reset(group, topic, timestamp_ms, only, offset)
+            await self._groups.resets.preview(group, topic, timestamp_ms, only, offset)
         )
 
     async def clone_offsets(

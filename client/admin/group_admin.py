@@ -20,6 +20,7 @@ from saturnmq.client.admin.group_settings import (
 from saturnmq.client.admin.member_questions import running_info
 from saturnmq.client.admin.message_finding import masters_of
 from saturnmq.client.admin.nameserver_admin import NameserverAdmin
+from saturnmq.client.admin.offset_resets import OffsetReset, OffsetResets
 from saturnmq.client.admin.settings_at import group_at
 from saturnmq.client.cluster_view import BrokerGroups
 from saturnmq.client.consumer.starting import ask_offset
@@ -41,8 +42,6 @@ from saturnmq.runtime.errors import (
 
 Mode = Literal["PULL", "POP"]
 MODES: tuple[Mode, ...] = ("PULL", "POP")
-END = -1
-"""The time that stands for the end of a queue when offsets are reset."""
 
 
 class QueueLag(NamedTuple):
@@ -109,32 +108,6 @@ class QueueAtMember(NamedTuple):
     """The queue is to be handed over and waits for its listener to return."""
 
 
-class OffsetReset(NamedTuple):
-    """The change that a reset makes to one queue."""
-
-    queue: MessageQueue
-    committed: int | None
-    """The offset until now; None if the group has none there."""
-    first: int
-    """The offset of the queue's first message."""
-    target: int
-    """The offset after the reset."""
-
-    @property
-    def repeated(self) -> int:
-        """Messages that the group gets again."""
-        return max(0, self._begin - self.target)
-
-    @property
-    def skipped(self) -> int:
-        """Messages that the group does not get any more."""
-        return max(0, self.target - self._begin)
-
-    @property
-    def _begin(self) -> int:
-        return self.first if self.committed is None else max(self.first, self.committed)
-
-
 class GroupAdmin:
     """Asks the brokers of a cluster, whose names and addresses the caller gives: masters are told
     of changes, and a slave is asked where there is no master now."""
@@ -142,6 +115,7 @@ class GroupAdmin:
     def __init__(self, core: ClientCore, timeout: float) -> None:
         self._core = core
         self._timeout = timeout
+        self.resets = OffsetResets(core, timeout)
 
     # -- groups --------------------------------------------------------------------------------
 
@@ -305,62 +279,6 @@ class GroupAdmin:
                 )
         return sorted(rows.values())
 
-    async def reset(
-        self,
-        group: str,
-        topic: str,
-        timestamp_ms: int,
-        queue: MessageQueue | None,
-        offset: int | None,
-    ) -> dict[MessageQueue, int]:
-        """Set the offsets; returns the new ones by queue."""
-        await self._queues(topic, queue, offset)
-        ext = {
-            "topic": topic,
-            "group": group,
-            "timestamp": str(timestamp_ms),
-            "isForce": "true",
-            "queueId": str(-1 if queue is None else queue.queue_id),
-            "offset": str(-1 if offset is None else offset),
-        }
-        if queue is None:
-            addresses = await masters_of(self._core, topic)
-        else:
-            addresses = [self._core.master_address(queue.broker_name)]
-        found: dict[MessageQueue, int] = {}
-        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
-        for address in addresses:
-            answer = await self._ask(address, code, dict(ext))
-            found.update(offset_table(bytes(answer.body)))
-        return found
-
-    async def preview_reset(
-        self,
-        group: str,
-        topic: str,
-        timestamp_ms: int,
-        queue: MessageQueue | None,
-        offset: int | None,
-    ) -> list[OffsetReset]:
-        """The changes that `reset` with the same arguments would make now, queue by queue."""
-        rows = []
-        for each in await self._queues(topic, queue, offset):
-            first = await ask_offset(self._core, RequestCode.GET_MIN_OFFSET, each)
-            end = await ask_offset(self._core, RequestCode.GET_MAX_OFFSET, each)
-            if offset is not None:
-                if not first <= offset <= end:
-                    raise InvalidParameter(
-                        f"offset {offset} is outside {each}: choose one from {first} to {end}"
-                    )
-                target = offset
-            elif timestamp_ms < 0:
-                target = end
-            else:
-                code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
-                target = await ask_offset(self._core, code, each, {"timestamp": str(timestamp_ms)})
-            rows.append(OffsetReset(each, await self._committed(group, each), first, target))
-        return rows
-
     async def clone(
         self, brokers: BrokerGroups, source: str, target: str, topic: str | None
     ) -> dict[MessageQueue, int]:
@@ -396,12 +314,14 @@ class GroupAdmin:
         topics = await self._topics_of(brokers, source) if topic is None else [topic]
         rows = []
         for each in topics:
-            for queue in await self._queues(each, None, None):
-                offset = await self._committed(source, queue)
+            for queue in await self.resets.queues(each, None, None):
+                offset = await self.resets.committed(source, queue)
                 if offset is None:
                     continue
                 first = await ask_offset(self._core, RequestCode.GET_MIN_OFFSET, queue)
-                rows.append(OffsetReset(queue, await self._committed(target, queue), first, offset))
+                rows.append(
+                    OffsetReset(queue, await self.resets.committed(target, queue), first, offset)
+                )
         return rows
 
     async def _topics_of(self, brokers: dict[str, str], group: str) -> list[str]:
@@ -420,29 +340,6 @@ class GroupAdmin:
             listed = checked.items(checked.document(answer.body), key)
             found.update(checked.as_text(name, f"a name in {key}") for name in listed)
         return sorted(found)
-
-    async def _committed(self, group: str, queue: MessageQueue) -> int | None:
-        extra = {"consumerGroup": group, "setZeroIfNotFound": "false"}
-        try:
-            return await ask_offset(self._core, RequestCode.QUERY_CONSUMER_OFFSET, queue, extra)
-        except QueryNotFound:
-            return None
-
-    async def _queues(
-        self, topic: str, queue: MessageQueue | None, offset: int | None
-    ) -> list[MessageQueue]:
-        """The queues that are meant: all readable ones, or the given one."""
-        await self._core.route(topic, refresh=True)
-        readable = self._core.subscribe_queues(topic)
-        if queue is None:
-            if offset is not None:
-                raise InvalidParameter(f"offset {offset} needs a queue: give `queue` too")
-            return readable
-        if offset is not None and offset < 0:
-            raise InvalidParameter(f"offset {offset} of {queue} is negative; the least is 0")
-        if queue not in readable:
-            raise InvalidParameter(f"{queue} is none of the {len(readable)} queues of {topic!r}")
-        return [queue]
 
     async def _ask(
         self, address: str, code: int, ext: dict[str, str], body: bytes = b""

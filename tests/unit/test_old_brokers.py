@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from core_world import World
-from old_brokers import GROUP, TOPIC, V4_9_7, V5_1_4, OldBroker
+from old_brokers import AT_MOMENT, END, GROUP, MOMENT_MS, TOPIC, V4_9_7, V5_1_4, OldBroker, queue
 from saturnmq.aio import Admin
 from saturnmq.runtime.errors import (
     GroupNotExist,
+    InvalidParameter,
+    SystemError_,
     TopicNotExist,
     UnsupportedRequest,
 )
@@ -36,6 +38,106 @@ def at(version: int, test: Test, *, server_side: bool = False) -> None:
         assert (world.loop.failures, world.runtime.deaths) == ([], [])
     finally:
         world.loop.close()
+
+
+@VERSIONS
+@pytest.mark.parametrize("moment", [-1, MOMENT_MS])
+def test_one_queue_of_a_group_with_members_is_refused_where_the_broker_would_move_all(
+    version: int, moment: int
+) -> None:
+    async def test(admin: Admin, broker: OldBroker) -> None:
+        broker.members = [MEMBER]
+        offset = 8 if moment == -1 else None
+        name = {V4_9_7: "4.9.7", V5_1_4: "5.1.4"}[version]
+        match = rf"10.0.0.2:9876 \(RocketMQ {name}\).* 'G' has members \(1\): nothing was changed"
+        with pytest.raises(UnsupportedRequest, match=match):
+            await admin.reset_offsets(GROUP, TOPIC, moment, queue=queue(0), offset=offset)
+        assert broker.told == []
+        assert broker.offsets == {queue(0): END, queue(1): END}
+
+    at(version, test)
+
+
+@VERSIONS
+def test_one_queue_of_a_group_without_members_is_set_and_no_other(version: int) -> None:
+    async def test(admin: Admin, broker: OldBroker) -> None:
+        assert await admin.reset_offsets(GROUP, TOPIC, queue=queue(0), offset=8) == {queue(0): 8}
+        assert broker.offsets == {queue(0): 8, queue(1): END}
+        moved = await admin.reset_offsets(GROUP, TOPIC, MOMENT_MS, queue=queue(1))
+        assert moved == {queue(1): AT_MOMENT}
+        assert broker.offsets == {queue(0): 8, queue(1): AT_MOMENT}
+        with pytest.raises(InvalidParameter, match="choose one from 0 to 10"):
+            await admin.reset_offsets(GROUP, TOPIC, queue=queue(0), offset=11)
+        with pytest.raises(GroupNotExist, match="group 'other' does not exist on broker"):
+            await admin.reset_offsets("other", TOPIC, queue=queue(0), offset=8)
+
+    at(version, test)
+
+
+@pytest.mark.parametrize("members", [[], [MEMBER]])
+def test_a_broker_with_resets_of_its_own_sets_one_queue(members: list[dict[str, str]]) -> None:
+    async def test(admin: Admin, broker: OldBroker) -> None:
+        broker.members = members
+        assert await admin.reset_offsets(GROUP, TOPIC, queue=queue(0), offset=8) == {queue(0): 8}
+        assert broker.told == [{queue(0): 8}]
+
+    at(V5_1_4, test, server_side=True)
+
+
+def test_who_may_not_read_the_settings_is_treated_as_at_a_broker_without_such_resets() -> None:
+    async def test(admin: Admin, broker: OldBroker) -> None:
+        broker.denies = {26}
+        await admin.reset_offsets(GROUP, TOPIC, queue=queue(0), offset=8)
+        assert (broker.offsets, broker.told) == ({queue(0): 8, queue(1): END}, [])
+
+    at(V5_1_4, test, server_side=True)
+
+
+def test_an_answer_other_than_what_was_asked_is_an_error() -> None:
+    async def test(admin: Admin, broker: OldBroker) -> None:
+        broker.heeds_queues = False
+        with pytest.raises(SystemError_, match=r"was to set .* to 8, and answers with"):
+            await admin.reset_offsets(GROUP, TOPIC, queue=queue(0), offset=8)
+
+    at(V5_1_4, test, server_side=True)
+
+
+@VERSIONS
+@pytest.mark.parametrize(("moment", "goal"), [(0, 0), (MOMENT_MS, AT_MOMENT), (-1, END)])
+def test_a_group_without_members_is_reset_by_commits(version: int, moment: int, goal: int) -> None:
+    async def test(admin: Admin, broker: OldBroker) -> None:
+        for known in ({queue(0): 2, queue(1): 3}, {queue(0): 2}, {}):
+            broker.offsets = dict(known)
+            moved = await admin.reset_offsets(GROUP, TOPIC, moment)
+            assert moved == broker.offsets == {queue(0): goal, queue(1): goal}
+        assert broker.told == []
+        with pytest.raises(GroupNotExist):
+            await admin.reset_offsets("other", TOPIC, moment)
+
+    at(version, test)
+
+
+@VERSIONS
+def test_members_are_told_by_the_broker_or_the_reset_is_refused(version: int) -> None:
+    async def test(admin: Admin, broker: OldBroker) -> None:
+        broker.members = [MEMBER]
+        await admin.reset_offsets(GROUP, TOPIC, MOMENT_MS)
+        assert broker.told == [{queue(0): AT_MOMENT, queue(1): AT_MOMENT}]
+        del broker.offsets[queue(1)]
+        with pytest.raises(UnsupportedRequest, match="committed in every queue of the topic"):
+            await admin.reset_offsets(GROUP, TOPIC, MOMENT_MS)
+        assert broker.offsets == {queue(0): AT_MOMENT}
+
+    at(version, test)
+
+
+def test_an_offset_that_is_another_after_the_commit_is_an_error() -> None:
+    async def test(admin: Admin, broker: OldBroker) -> None:
+        broker.commit = lambda command: command.reply()  # type: ignore[method-assign]
+        with pytest.raises(SystemError_, match="to 8, and has 10"):
+            await admin.reset_offsets(GROUP, TOPIC, queue=queue(0), offset=8)
+
+    at(V4_9_7, test)
 
 
 @VERSIONS
