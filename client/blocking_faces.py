@@ -986,7 +986,7 @@ class Admin(Facade[admin.Admin]):
 
     def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
         """As `find_message`, but None when there is no such message. A broker that does not answer
-        may have it: that is an error.
+        may have it, and a unique id without its topic names no broker: these are errors.
         """
         return self._wait(self._target.find_by_id(message_id, topic))
 

@@ -26,6 +26,7 @@ from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.protocol.trace import TraceKind, TraceRecord, decode_records
+from saturnmq.runtime.door import join_address
 from saturnmq.runtime.errors import (
     ConnectionLost,
     InvalidParameter,
@@ -79,6 +80,23 @@ async def masters_of(core: ClientCore, topic: str) -> list[str]:
     return found
 
 
+def is_offset_id(message_id: str) -> bool:
+    """Whether it is an offset id, and no unique id."""
+    try:
+        _place_in(message_id)
+    except InvalidParameter:
+        return False
+    return True
+
+
+def _place_in(offset_message_id: str) -> tuple[str, int]:
+    """The address of the broker and the physical offset in an offset id."""
+    host, port, offset = decode_message_id(offset_message_id)
+    if not 0 < port <= 65535:  # a unique id has as many digits, and names a port by chance
+        raise InvalidParameter(f"{offset_message_id!r} is no offset message id: port {port}")
+    return join_address(host, port), offset
+
+
 class MessageFinder:
     """Looks for messages on one core; a server has `timeout` seconds for an answer."""
 
@@ -90,10 +108,7 @@ class MessageFinder:
 
     async def by_offset_id(self, offset_message_id: str) -> ReceivedMessage:
         """The message that an offset id names, asked of the broker in it."""
-        host, port, offset = decode_message_id(offset_message_id)
-        if not 0 < port <= 65535:  # a unique id has as many digits, and names a port by chance
-            raise InvalidParameter(f"{offset_message_id!r} is no offset message id: port {port}")
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address, offset = _place_in(offset_message_id)
         command = Command.request(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(offset)})
         answer = await self._core.invoke(address, command, self._timeout)
         found = self._named(kernels.decode_frames(answer.body), address)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from saturnmq.client.admin import member_questions
 from saturnmq.client.admin.dead_letters import letters_of, resend_all
 from saturnmq.client.admin.member_questions import DirectConsumption
-from saturnmq.client.admin.message_finding import RESULTS, QueueEntry
+from saturnmq.client.admin.message_finding import RESULTS, QueueEntry, is_offset_id
 from saturnmq.client.admin.operations import Operations
 from saturnmq.protocol.message import MessageQueue, ReceivedMessage
 from saturnmq.protocol.topics import TRACE_TOPIC, dlq_topic
@@ -29,10 +29,12 @@ class MessageOperations(Operations):
 
     async def find_by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage | None:
         """As `find_message`, but None when there is no such message. A broker that does not answer
-        may have it: that is an error."""
+        may have it, and a unique id without its topic names no broker: these are errors."""
         try:
             return await self.find_message(message_id, topic)
         except QueryNotFound:
+            if topic is None and not is_offset_id(message_id):
+                raise
             return None
 
     async def find_by_offset(self, queue: MessageQueue, offset: int) -> ReceivedMessage | None:

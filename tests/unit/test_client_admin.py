@@ -80,7 +80,11 @@ def test_a_broker_that_does_not_answer_may_have_the_message(admin, send):
     found = admin.find_by_offset(queue(0), 0)
     own = found.offset_message_id
     assert admin.find_by_id(own).queue_offset == 0
-    assert admin.find_by_id(found.message_id) is None, "a unique id does not name a broker"
+    assert admin.find_by_id(found.message_id, "orders").queue_offset == 0
+    assert admin.find_by_id("0" * 32, "orders") is None
+    for names_no_broker in (found.message_id, "an order's number"):
+        with pytest.raises(QueryNotFound, match="for a unique id give its topic too"):
+            admin.find_by_id(names_no_broker)
     assert admin.find_by_id(own[:16] + "7" * 16) is None
     with socket.create_server(("127.0.0.1", 0)) as taken:
         gone = f"{own[:8]}{taken.getsockname()[1]:08X}{own[16:]}"
