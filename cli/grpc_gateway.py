@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OFF = -1
+USUAL_PORT = 8081
 TLS_HELP = "TLS of all ports: auto = self-signed unless there is a certificate, off = none."
 
 
@@ -105,7 +106,8 @@ class NodeGateway:
 
     async def start(self) -> None:
         """Serve. A port that is not free is told, and the node serves Remoting alone: two nodes of
-        one machine may have the usual port. The ports of Remoting take TLS by then, too."""
+        one machine may have the usual port, which is no error. The ports of Remoting take TLS by
+        then, too."""
         runtime = self._runtime
         certificates = self._certificates
         if certificates is None:  # a self-signed one names the host that clients are told
@@ -122,8 +124,9 @@ class NodeGateway:
         try:
             bound = await door.listen(self._host, self._port)
         except ConfigError as error:
-            why = f"{error} (grpcServerPort; --grpc-port)"
-            log.error("clients of the gRPC API are not served: %s", why)
+            way_out = "give another one, or -1 for none (grpcServerPort; --grpc-port)"
+            level = logging.WARNING if self._port == USUAL_PORT else logging.ERROR
+            log.log(level, "clients of the gRPC API are not served: %s; %s", error, way_out)
             await door.close()
             return
         self.address = join_address(self._node.host, split_address(bound)[1])

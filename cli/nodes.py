@@ -20,6 +20,7 @@ from saturnmq.cli import garbage, node_log, processes
 from saturnmq.cli.grpc_gateway import (
     OFF,
     TLS_HELP,
+    USUAL_PORT,
     NodeGateway,
     TlsMode,
     TlsSettings,
@@ -135,7 +136,7 @@ def nameserver(
             max=65535,
             help="Port for clients of the gRPC API; 0 = any, -1 = none.",
         ),
-    ] = 8081,
+    ] = USUAL_PORT,
     grpc_proxy: Annotated[
         bool,
         typer.Option(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 from broker_rig import run
 from gateway_door_rig import opened
+from saturnmq.cli import grpc_gateway
+from saturnmq.cli.grpc_gateway import NodeGateway, TlsSettings
 from saturnmq.gateway import v2
 from saturnmq.gateway.calls import CLIENT_ID
 from saturnmq.gateway.door import Door
@@ -185,5 +188,28 @@ def test_a_port_that_is_in_use_is_an_error(tmp_path) -> None:
             await second.listen(host, port)
         await first.close()
         await second.close()
+
+    run(body)
+
+
+@pytest.mark.parametrize("level", ["WARNING", "ERROR"])
+def test_a_node_goes_on_without_grpc_and_the_usual_port_of_another_node_is_no_error(
+    level: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def body(runtime: NativeRuntime) -> None:
+        all_ = Connections(runtime, Limits(), lambda *_: None, lambda _: None)
+        other = Door(runtime, all_, lambda: None, 4 << 20)
+        host, port = split_address(await other.listen("127.0.0.1", 0))
+        monkeypatch.setattr(grpc_gateway, "USUAL_PORT", port if level == "WARNING" else 0)
+        node: Any = SimpleNamespace(host=host, body_max=4 << 20)
+        tls = TlsSettings("", "", is_self_signed=False, directory=None)
+        gateway = NodeGateway(runtime, node, all_, host, port, tls)
+        await gateway.start()
+        assert gateway.address == ""
+        await gateway.close()
+        await other.close()
+        (told,) = (each for each in caplog.records if "gRPC API are not served" in each.message)
+        assert told.levelname == level
+        assert told.message.endswith("or -1 for none (grpcServerPort; --grpc-port)")
 
     run(body)
