@@ -273,10 +273,9 @@ class MessageFinder:
         found: list[ReceivedMessage] = []
         for queue in self._core.subscribe_queues(topic):
             offset = await self.offset_by_time(queue, begin_ms, "LOWER")
-            if until == NO_END_MS:
-                end = await ask_offset(self._core, RequestCode.GET_MAX_OFFSET, queue)
-            else:
-                end = await self.offset_by_time(queue, until + 1, "LOWER")
+            end = await ask_offset(self._core, RequestCode.GET_MAX_OFFSET, queue)
+            if until != NO_END_MS:  # RocketMQ 4 tells the nearest message, maybe the last one
+                end = min(end, 1 + await self.offset_by_time(queue, until + 1, "LOWER"))
             here: list[ReceivedMessage] = []
             async for messages in self._between(puller, queue, offset, end, limit):
                 here += (

@@ -4,11 +4,13 @@ and their offsets."""
 import contextlib
 import socket
 import time
+from typing import Any
 
 import pytest
 from broker_rig import config, started
 from cluster_rig import until
 from saturnmq import Admin, Message, MessageQueue, Producer, PullConsumer
+from saturnmq.client.admin.message_finding import MessageFinder
 from saturnmq.client.loop_thread import LoopThread
 from saturnmq.runtime.errors import (
     ConnectFailed,
@@ -107,6 +109,20 @@ def test_a_stretch_of_time_has_its_messages_of_all_queues_in_order(admin, send):
         admin.find_by_time("orders", 2, 1)
     with pytest.raises(InvalidParameter, match="limit 0"):
         admin.find_by_time("orders", 0, limit=0)
+
+
+def test_a_broker_that_tells_the_message_before_a_time_hides_none(admin, send, monkeypatch):
+    """RocketMQ 4 tells the nearest message, and behind the last one that."""
+    exact = MessageFinder.offset_by_time
+
+    async def nearest(*asked: Any) -> int:
+        return max(0, await exact(*asked) - 1)
+
+    monkeypatch.setattr(MessageFinder, "offset_by_time", nearest)
+    times = [send(f"{number}") for number in range(4)]
+    assert bodies(admin.find_by_time("orders", times[1], times[2])) == ["1", "2"]
+    assert bodies(admin.find_by_time("orders", times[1], times[3] + 1)) == ["1", "2", "3"]
+    assert bodies(admin.find_by_time("orders", times[3], times[3])) == ["3"]
 
 
 def test_a_stretch_longer_than_one_pull_is_read_to_its_end(nameserver, admin, send):
