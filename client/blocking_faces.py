@@ -793,7 +793,7 @@ class Admin(Facade[admin.Admin]):
         With `queue`, only that queue is set. With `offset` too, the group gets exactly that offset;
         InvalidParameter says that it is outside the queue. Members that consume now continue at
         the new offset. Returns it for each queue. UnsupportedRequest, and nothing changed there: a
-        broker of RocketMQ before 5.2 moves members in all queues of a topic only.
+        broker of RocketMQ 5.1 or older moves members in all queues of a topic only.
         """
         return self._wait(
             self._target.reset_offsets(group, topic, timestamp_ms, queue=queue, offset=offset)

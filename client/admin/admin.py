@@ -311,7 +311,7 @@ class Admin(ClusterOperations, MessageOperations, AccessOperations):
         With `queue`, only that queue is set. With `offset` too, the group gets exactly that offset;
         InvalidParameter says that it is outside the queue. Members that consume now continue at
         the new offset. Returns it for each queue. UnsupportedRequest, and nothing changed there: a
-        broker of RocketMQ before 5.2 moves members in all queues of a topic only.
+        broker of RocketMQ 5.1 or older moves members in all queues of a topic only.
         """
         group, topic = self._wire(group), self._wire(topic)
         only = None if queue is None else self._namespace.wrap_queue(queue)

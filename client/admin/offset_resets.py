@@ -3,7 +3,7 @@
 | broker | a reset is | of one queue |
 |---|---|---|
 | SaturnMQ, RocketMQ with `useServerSideResetOffset` | made by the broker (222) | the same |
-| other RocketMQ (before 5.2 by default), group with members | passed on to the members (222) | refused: the broker ignores queue and offset, and moves all queues to the time |
+| other RocketMQ (5.1 and older by default), group with members | passed on to the members (222) | refused: the broker ignores queue and offset, and moves all queues to the time |
 | other RocketMQ, group without members | committed by us (15), as mqadmin does | the same |
 """  # noqa: E501
 

@@ -19,7 +19,7 @@ from saturnmq.runtime.errors import (
     UnsupportedRequest,
 )
 
-NO_GROUP = "No group in this broker"  # RocketMQ 5.0 to 5.2 say it with SYSTEM_ERROR
+NO_GROUP = "No group in this broker"  # RocketMQ 5.1 says it with SYSTEM_ERROR
 
 
 async def topic_at(
