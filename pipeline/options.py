@@ -251,7 +251,11 @@ OPTIONS: dict[str, Option] = {
         FAILFAST,
     ),
     "decompress": Option(read_flag, "Unpack compressed bodies.", "true"),
-    "verify": Option(read_flag, "Check the checksum of each message.", "false"),
+    "verify": Option(
+        read_flag,
+        "Check the checksum of each message: else `mode` does not see a body that is damaged.",
+        "false",
+    ),
     "subExpression": Option(
         read_text,
         "Tags, `A || B`, or a condition over properties, `sql:price > 100.0`. Brokers evaluate it, "

@@ -128,7 +128,8 @@ def archive(
         work = partial(
             _archive_part,
             where=where,
-            decoding=Decoding(chosen, mode=mode, fail_on_data_loss=fail_on_data_loss),
+            # a file outlives the log: what is wrong in it could not be mended any more
+            decoding=Decoding(chosen, mode=mode, verify=True, fail_on_data_loss=fail_on_data_loss),
             directory=attempt.directory,
             compression=compression,
             durable=durable,
@@ -460,6 +461,7 @@ def archive_by_spark(
             startingOffsets="earliest",
             columns=",".join(chosen.names),
             mode=mode,
+            verify="true",
             failOnDataLoss=str(fail_on_data_loss).lower(),
             maxBytesPerPartition=str(max_bytes),
         )

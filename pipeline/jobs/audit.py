@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from saturnmq.pipeline.access import STORE_BROKER, Decoding, Where
+from saturnmq.pipeline.access import PERMISSIVE, STORE_BROKER, Decoding, Where
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.jobs.archive import brokers_of, workers
 from saturnmq.pipeline.jobs.audit_archive import audit_archive, queue_name
@@ -29,7 +29,7 @@ from saturnmq.pipeline.jobs.audit_log import (
     find_repeated,
     ids_differ,
 )
-from saturnmq.pipeline.jobs.digest import PLACE, Digests, HourKey, Total
+from saturnmq.pipeline.jobs.digest import PLACE, Digests, HourKey, Total, without_corrupt
 from saturnmq.pipeline.jobs.log_file import LogFile, gaps_and_end, log_files
 from saturnmq.pipeline.jobs.manifest import Archive, Manifest, Ranges, covered, hour_name
 from saturnmq.pipeline.jobs.tasks import Progress, run, run_grouped
@@ -124,7 +124,7 @@ def audit(
         _LogAudit(spark, where, sizes, shared, audited, findings, allow_repeated).check(progress)
     else:
         assert shared is not None
-        audited.digests = _of_queues(spark, where, shared, columns, progress)
+        audited.digests = _of_queues(spark, where, shared, columns, findings, progress)
         audited.messages, audited.queues = audited.digests.rows, len(shared)
     if archive is not None and shared is not None:
         there, audited.only_archived = audit_archive(
@@ -289,9 +289,14 @@ def _shared(where: Where, archived: Ranges, archive: str, findings: Findings) ->
 
 
 def _of_queues(
-    spark: Any, where: Where, ranges: Ranges, columns: Sequence[str], progress: Progress | None
+    spark: Any,
+    where: Where,
+    ranges: Ranges,
+    columns: Sequence[str],
+    findings: Findings,
+    progress: Progress | None,
 ) -> Digests:
-    """The digests of ranges of a cluster's queues."""
+    """The digests of ranges of a cluster's queues; what is damaged there is told."""
     wanted = [Range(*queue, first, end) for queue, (first, end) in sorted(ranges.items())]
     plan = ReadPlan(parts=workers(spark))
     with open_access(where) as access:
@@ -300,19 +305,26 @@ def _of_queues(
     weights = [sum(piece.bytes for piece in part) for part in parts]
     work = partial(_digest_part, where=where, columns=tuple(columns))
     result = Digests(tuple(columns))
-    for each in run(spark, work, parts, weights, progress):
-        result.merge(each)
+    for digests, damage in run(spark, work, parts, weights, progress):
+        result.merge(digests)
+        for text in damage:
+            findings.add(f"cluster: {text}", ",".join(where.nameservers), 0, together=False)
     return result
 
 
-def _digest_part(part: Sequence[Range], *, where: Where, columns: tuple[str, ...]) -> Digests:
-    digests = Digests(columns)
-    names = dict.fromkeys((*PLACE, "storeTimestamp", *columns))
-    decoding = Decoding(columns=select(names))
+def _digest_part(
+    part: Sequence[Range], *, where: Where, columns: tuple[str, ...]
+) -> tuple[Digests, list[str]]:
+    """Also where a message is damaged, and how."""
+    digests, damage = Digests(columns), []
+    names = dict.fromkeys((*PLACE, "storeTimestamp", *columns, "_corrupt"))
+    decoding = Decoding(columns=select(names), mode=PERMISSIVE, verify=True)
     with open_access(where) as access:
         for batch in access.batches(part, decoding):
-            digests.add(batch)
-    return digests
+            sound, corrupt = without_corrupt(batch)
+            digests.add(sound)
+            damage += corrupt
+    return digests, damage
 
 
 def _compare(here: Digests, there: Digests, archive: str, findings: Findings) -> None:

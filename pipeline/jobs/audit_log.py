@@ -16,7 +16,14 @@ import numpy as np
 import pyarrow as pa
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.decoding import Decoder
-from saturnmq.pipeline.jobs.digest import FACTOR, PLACE, Digests, value_hashes, within
+from saturnmq.pipeline.jobs.digest import (
+    FACTOR,
+    PLACE,
+    Digests,
+    value_hashes,
+    within,
+    without_corrupt,
+)
 from saturnmq.pipeline.jobs.log_file import FileReach, LogFile, joined
 from saturnmq.pipeline.jobs.manifest import Ranges
 from saturnmq.protocol.frame import Frame
@@ -142,11 +149,9 @@ class _Task:
         return QueueCheck(files, name, self._findings, self._trust, first=first, extended=extended)
 
     def _rows(self, batch: pa.RecordBatch) -> None:
-        corrupt = batch.column("_corrupt")
-        if corrupt.null_count < batch.num_rows:
-            for text in corrupt.drop_null().to_pylist():
-                self._findings.add(f"log: {text}", self._unit.path, 0, together=False)
-            batch = batch.filter(corrupt.is_null())
+        batch, damage = without_corrupt(batch)
+        for text in damage:
+            self._findings.add(f"log: {text}", self._unit.path, 0, together=False)
         self.ids.append(_ids(batch))
         if self._shared is not None:
             batch = within(batch, self._shared)

@@ -203,6 +203,14 @@ def within(batch: pa.RecordBatch, ranges: Mapping[MessageQueue, tuple[int, int]]
     return batch if mask.all() else batch.filter(pa.array(mask))
 
 
+def without_corrupt(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str]]:
+    """The rows that are sound, and what the column `_corrupt` says of the others."""
+    corrupt = batch.column("_corrupt")
+    if corrupt.null_count == batch.num_rows:
+        return batch, []
+    return batch.filter(corrupt.is_null()), corrupt.drop_null().to_pylist()
+
+
 def store_hours(batch: pa.RecordBatch) -> Any:
     """The hour in which each message was stored, counted from 1970, UTC; int64."""
     times = batch.column("storeTimestamp").cast(pa.int64()).to_numpy(zero_copy_only=False)

@@ -195,6 +195,7 @@ def _look_at(part: Sequence[Range], *, where: Where) -> dict[str, Usage]:
             decoding = Decoding(
                 select(_OF_RETRIES if retries else _COLUMNS),
                 mode=DROPMALFORMED,
+                verify=True,
                 fail_on_data_loss=False,
             )
             for batch in access.batches([piece], decoding):

@@ -10,6 +10,7 @@ from typing import Any
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs.archive import Archived, archive
 from saturnmq.pipeline.jobs.audit import Audited, audit
+from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.inspect.verify import Sizes
 from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig
@@ -88,3 +89,15 @@ def overwrite(path: Path, at: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(at)
         file.write(data)
+
+
+def damage_a_body(path: Path) -> bytes:
+    """Flip a bit in the first body of a file of the log; the body as it was."""
+    data = path.read_bytes()
+    at = 0
+    while not (frame := decode_frame(data, at)).body:
+        at += frame.size
+    assert isinstance(frame, Frame)
+    place = data.index(frame.body, at)
+    overwrite(path, place, bytes([data[place] ^ 0x10]))
+    return frame.body

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 import pipeline_store_rig
 import pytest
 from cluster_rig import make_topic, running
-from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
+from pipeline_store_rig import SIZES, damage_a_body, made, opened, overwrite, put, segments
 from pyarrow.parquet import ParquetFile
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.main import app
@@ -254,6 +254,15 @@ def test_the_plain_path_has_hours_of_utc_in_every_time_zone(spark, tmp_path, mon
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
     assert hours == {"2026-03-29-02"}
+
+
+def test_the_plain_path_takes_no_damaged_body(spark, tmp_path):
+    root = made(tmp_path / "store", count=20)
+    damage_a_body(segments(root)[0])
+    with pytest.raises(JobFailed, match="body CRC"):
+        archive_by_spark(
+            spark, Where.store(str(root), trust_tail=True), ["T0", "T1"], str(tmp_path / "to")
+        )
 
 
 def test_topics_that_look_like_numbers_are_text_in_an_archive(spark, tmp_path, monkeypatch):
