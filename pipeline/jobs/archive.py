@@ -27,9 +27,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from saturnmq.pipeline.access import FAILFAST, STORE_BROKER, Access, DataLoss, Decoding, Where
 from saturnmq.pipeline.columns import DEFAULT, PROPERTIES, Columns, select
+from saturnmq.pipeline.jobs.checksums import crc_of_last, footer_bytes
 from saturnmq.pipeline.jobs.digest import store_hours
 from saturnmq.pipeline.jobs.direct_file import DirectFile
 from saturnmq.pipeline.jobs.manifest import (
+    NEEDED,
     Archive,
     DataFile,
     Manifest,
@@ -47,7 +49,6 @@ from saturnmq.runtime.errors import ConfigError, nearest
 
 log = logging.getLogger(__name__)
 
-NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
 COMPRESSIONS = ("snappy", "zstd", "lz4", "gzip", "none")
 HOUR = "hour"
 _ROW_GROUP_BYTES = 32 << 20  # of frames
@@ -354,7 +355,7 @@ def _archive_part(
                             name = f"{attempt}-{len(finished) + len(open_files)}.parquet"
                             path = os.path.join(directory, name)
                             sink = DirectFile(path, writer, durable=durable)
-                            file = _File(name, sink, piece.queue, hour, schema, compression)
+                            file = _File(path, sink, piece.queue, hour, schema, compression)
                             open_files[piece.queue, hour] = file
                         file.write(rows, group_rows)
             return finished + [file.finish() for file in open_files.values()]
@@ -385,14 +386,14 @@ class _File:
 
     def __init__(
         self,
-        name: str,
+        path: str,
         sink: DirectFile,
         queue: MessageQueue,
         hour: int,
         schema: pa.Schema,
         compression: str,
     ) -> None:
-        self._name = name
+        self._path = path
         self._sink = sink
         self._queue = queue
         self._hour = hour
@@ -422,9 +423,19 @@ class _File:
     def finish(self) -> DataFile:
         self._writer.close()
         self._sink.close()
-        size = self._sink.tell()
-        queue, hour = self._queue, hour_name(self._hour)
-        return DataFile(self._name, *queue, hour, self._first, self._end, self._rows, size)
+        footer = footer_bytes(self._path)
+        return DataFile(
+            os.path.basename(self._path),
+            *self._queue,
+            hour_name(self._hour),
+            self._first,
+            self._end,
+            self._rows,
+            self._sink.tell(),
+            self._sink.crc,
+            footer,
+            crc_of_last(self._path, footer),
+        )
 
 
 # -- the plain path -------------------------------------------------------------------------------

@@ -110,9 +110,14 @@ def audit(
     columns: tuple[str, ...] = HASHED
     findings = Findings()
     if archive is not None:
-        manifests = Archive(archive).existing()
-        has = set.intersection(*(set(each.columns) for each in manifests))
-        columns = tuple(sorted((has | set(HASHED)) & has - set(PLACE)))
+        manifests, faults = Archive(archive).read()
+        if not manifests and not faults:
+            raise Archive(archive).nothing()
+        for path, fault in faults:
+            findings.add(f"archive: this file {fault}", path, 0, together=False)
+        if manifests:
+            has = set.intersection(*(set(each.columns) for each in manifests))
+            columns = tuple(sorted(has - set(PLACE)))
         names = brokers_of(manifests)
         if where.path and where.broker_name == STORE_BROKER and len(names) == 1:
             where = replace(where, broker_name=names.pop())  # a store does not know its own

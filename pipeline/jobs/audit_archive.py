@@ -4,8 +4,9 @@ task each.
 Most messages of an archive are in no store any more, so nothing here needs one. A manifest's files
 lie in the ranges that it covers, which follow each other in every queue. A file is there, has the
 size and the rows that its manifest says, and can be read to its end, with the checksum of each
-page; its rows are of its queue and hour, in the queue's order, within its offsets. The digests are
-of what the store or the cluster should hold as well.
+page; its rows are of its queue and hour, in the queue's order, within its offsets. The statistics
+by which readers pass over rows are those of its rows (`statistics.py`). The digests are of what the
+store or the cluster should hold as well.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from saturnmq.pipeline.jobs.checksums import crc_of_last
 from saturnmq.pipeline.jobs.digest import PLACE, Digests, store_hours, within
 from saturnmq.pipeline.jobs.manifest import (
     Archive,
@@ -30,7 +32,8 @@ from saturnmq.pipeline.jobs.manifest import (
     hour_name,
     partition,
 )
-from saturnmq.pipeline.jobs.tasks import run
+from saturnmq.pipeline.jobs.statistics import RowLimits, statistics_of
+from saturnmq.pipeline.jobs.tasks import first_line, run
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.store.inspect.verify_report import Findings
 
@@ -122,26 +125,42 @@ def _audit_file(
     file: DataFile, *, archive: Archive, shared: Ranges, columns: tuple[str, ...]
 ) -> ArchiveFileAudit:
     found = ArchiveFileAudit(Digests(columns))
-    if fault := archive.fault_of(file):
-        found.faults.append(fault)
-        return found
-    names = list(dict.fromkeys((*PLACE, "storeTimestamp", "queueOffset", *columns)))
     try:
-        with pq.ParquetFile(archive.full(file), page_checksum_verification=True) as parquet:
-            next_offset = file.first
-            for batch in parquet.iter_batches(_ROWS, columns=names):
+        fault = archive.fault_of(file) or _read(file, archive, shared, found)
+    except Exception as error:  # out of a damaged footer Arrow makes whatever it may
+        fault = f"a file cannot be read: {first_line(error)}"
+    if fault:
+        found.faults.append(fault)
+    return found
+
+
+def _read(file: DataFile, archive: Archive, shared: Ranges, found: ArchiveFileAudit) -> str:
+    """Read a file to its end, `found` has what is in it; the first fault, or nothing."""
+    path = archive.full(file)
+    if file.crc is not None and crc_of_last(path, file.bytes) != file.crc:
+        return "a file has another checksum than its manifest says"
+    groups = statistics_of(path)
+    measured = [name for group in groups for name in group]
+    needed = (*PLACE, "storeTimestamp", "queueOffset", *found.digests.columns)
+    names = list(dict.fromkeys((*needed, *measured)))
+    next_offset = file.first
+    with pq.ParquetFile(path, page_checksum_verification=True) as parquet:
+        for number, group in enumerate(groups):
+            limits = {name: RowLimits() for name in group}
+            for batch in parquet.iter_batches(_ROWS, row_groups=[number], columns=names):
                 if fault := _fault_of(batch, file, next_offset):
-                    found.faults.append(f"a file has rows {fault}")
-                    return found
+                    return f"a file has rows {fault}"
                 next_offset = batch.column("queueOffset")[-1].as_py() + 1
                 found.rows += batch.num_rows
                 found.digests.add(within(batch, shared))
-    except (OSError, ValueError, KeyError) as error:
-        found.faults.append(f"a file cannot be read: {str(error).splitlines()[0]}")
-        return found
+                for name, of_column in limits.items():
+                    of_column.add(batch.column(name))
+            for name, told in group.items():
+                if fault := told.fault(limits[name]):
+                    return f"a file has {name} from {fault}"
     if found.rows != file.rows:
-        found.faults.append(f"a file has {found.rows:,} rows, its manifest says {file.rows:,}")
-    return found
+        return f"a file has {found.rows:,} rows, its manifest says {file.rows:,}"
+    return ""
 
 
 def _fault_of(batch: pa.RecordBatch, file: DataFile, next_offset: int) -> str:

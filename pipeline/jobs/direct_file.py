@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import zlib
 from concurrent.futures import Executor, Future
 
 BLOCK = 4 << 20  # a multiple of every disk's sector, and of a page
@@ -31,6 +32,7 @@ class DirectFile:
         self._blocks = [mmap.mmap(-1, BLOCK)]  # memory is taken as it is filled
         self._filled = 0  # of the first block
         self._size = 0
+        self.crc = 0  # CRC-32 of all that was written
         self._under_way: Future[None] | None = None
 
     @property
@@ -48,6 +50,7 @@ class DirectFile:
         size = len(rest)
         if self.closed:
             return size
+        self.crc = zlib.crc32(rest, self.crc)
         while len(rest):
             part = rest[: BLOCK - self._filled]
             self._blocks[0][self._filled : self._filled + len(part)] = part

@@ -21,24 +21,34 @@ import json
 import os
 import posixpath
 import re
+import reprlib
 import shutil
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
+from saturnmq.pipeline.columns import select
+from saturnmq.pipeline.jobs.checksums import crc_of_last
 from saturnmq.pipeline.jobs.tasks import attempt_name
+from saturnmq.protocol.checked import INT32_MAX, INT64_MAX
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError, SaturnError, StoreDamaged
+from saturnmq.store.reading import number_of
 
+Kind = TypeVar("Kind")
 VERSION = 1
 MANIFESTS = "_manifest"
 TEMPORARY = "_temporary"
 SPARK_LOG = "_spark_metadata"  # of Spark's own file sink, which writes archives of another kind
 PLACED = "placed.json"  # in a run's directory: the names it is about to give
 LOCK = "lock"  # beside it: held while the run lives
+# The columns that every archive has: it is arranged by them.
+NEEDED = ("topic", "brokerName", "queueId", "queueOffset", "storeTimestamp")
+_UINT32_MAX = (1 << 32) - 1
+_HOUR = re.compile(r"[0-9]{1,4}(-[0-9]{2}){3}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # Hadoop takes hdfs:/x for hdfs:///x
 
@@ -63,10 +73,41 @@ class DataFile:
     end: int
     rows: int
     bytes: int
+    # CRC-32 of the whole, and of the last bytes, the footer. Older archives have none.
+    crc: int | None = None
+    footer_bytes: int = 0
+    footer_crc: int = 0
 
     @property
     def queue(self) -> MessageQueue:
         return MessageQueue(self.topic, self.broker, self.queue_id)
+
+    @classmethod
+    def from_json(cls, value: Any) -> DataFile:
+        """ValueError names the value that is wrong."""
+        place = _text(value, "path")
+        if place.startswith("/") or ".." in place.split("/"):
+            raise ValueError(f"path {place!r} leads out of the archive")
+        hour = _text(value, "hour")
+        if _HOUR.fullmatch(hour) is None:
+            raise ValueError(f"hour {hour!r} is not written as 2026-11-21-13")
+        if unknown := value.keys() - {each.name for each in fields(cls)}:
+            raise ValueError(f"file {place!r} has the unknown {', '.join(sorted(unknown))}")
+        size = _number(value, "bytes")
+        return cls(
+            path=place,
+            topic=_text(value, "topic"),
+            broker=_text(value, "broker"),
+            queue_id=_number(value, "queue_id", INT32_MAX),
+            hour=hour,
+            first=_number(value, "first"),
+            end=_number(value, "end"),
+            rows=_number(value, "rows"),
+            bytes=size,
+            crc=None if value.get("crc") is None else _number(value, "crc", _UINT32_MAX),
+            footer_bytes=_number({"footer_bytes": 0} | value, "footer_bytes", size),
+            footer_crc=_number({"footer_crc": 0} | value, "footer_crc", _UINT32_MAX),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,18 +142,67 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: Any) -> Manifest:
-        """KeyError, TypeError or ValueError if it is none."""
-        if value["version"] != VERSION:
-            raise ValueError(f"version {value['version']!r}, this is for {VERSION}")
-        ranges = {
-            MessageQueue(topic, broker, int(queue_id)): (int(first), int(end))
-            for topic, brokers in value["ranges"].items()
-            for broker, queues in brokers.items()
-            for queue_id, (first, end) in queues.items()
-        }
-        files = tuple(DataFile(**file) for file in value["files"])
-        columns = tuple(value["columns"])
-        return cls(value["number"], value["run"], columns, ranges, files, value["made"])
+        """ValueError names the value that is wrong."""
+        if (version := _member(value, "version", int)) != VERSION:
+            raise ValueError(f"version {version}, this is for {VERSION}")
+        columns = _member(value, "columns", list)
+        if not all(type(name) is str for name in columns) or set(NEEDED) - set(columns):
+            raise ValueError(f"columns are {columns}, {', '.join(NEEDED)} must be among them")
+        return cls(
+            _number(value, "number"),
+            _text(value, "run"),
+            select(columns).names,
+            _ranges(_member(value, "ranges", dict)),
+            tuple(map(DataFile.from_json, _member(value, "files", list))),
+            _text(value, "made"),
+        )
+
+
+def _member(value: Any, name: str, kind: type[Kind]) -> Kind:
+    """The value under `name`; ValueError unless it is of this kind."""
+    found = value.get(name) if isinstance(value, dict) else None
+    if type(found) is not kind:
+        raise ValueError(f"{name} is {reprlib.repr(found)}, not of the kind {kind.__name__}")
+    return found
+
+
+def _number(value: Any, name: str, most: int = INT64_MAX) -> int:
+    found = _member(value, name, int)
+    if not 0 <= found <= most:
+        raise ValueError(f"{name} is {found}, not from 0 to {most}")
+    return found
+
+
+def _text(value: Any, name: str) -> str:
+    return _checked(_member(value, name, str), name)
+
+
+def _checked(text: str, name: str) -> str:
+    """ValueError for what cannot be the name of a topic, a broker or a file."""
+    text.encode()
+    if not text or "\0" in text:
+        raise ValueError(f"{name} is {text!r}, not a name")
+    return text
+
+
+def _ranges(topics: dict[str, Any]) -> Ranges:
+    found: Ranges = {}
+    for topic in topics:
+        brokers = _member(topics, topic, dict)
+        for broker in brokers:
+            queues = _member(brokers, broker, dict)
+            for text in queues:
+                ends = _member(queues, text, list)
+                queue_id = number_of(text, INT32_MAX)
+                if queue_id is None:
+                    raise ValueError(f"{text!r} is no queue of {topic}")
+                named = dict(zip(("first", "end"), ends, strict=False))
+                first, end = _number(named, "first"), _number(named, "end")
+                if first > end or len(ends) > 2:
+                    raise ValueError(f"{topic} {broker}/{text} has the range {ends}")
+                queue = MessageQueue(_checked(topic, "topic"), _checked(broker, "broker"), queue_id)
+                found[queue] = first, end
+    return found
 
 
 class Archive:
@@ -126,24 +216,38 @@ class Archive:
     def manifests(self) -> list[Manifest]:
         """All, in order. StoreDamaged if one is missing or none that we understand; ConfigError if
         Spark's file sink has written here as well."""
+        found, faults = self.read()
+        if faults:
+            path, fault = faults[0]
+            raise StoreDamaged(f"{path} {fault}; restore it from a copy")
+        return found
+
+    def read(self) -> tuple[list[Manifest], list[tuple[str, str]]]:
+        """Those that can be read, in order, and (path, fault) of those that cannot or are missing.
+        ConfigError if Spark's file sink has written here as well."""
         found: list[Manifest] = []
-        for number, name in enumerate(self._names(), 1):
-            path = os.path.join(self._manifests, name)
+        faults: list[tuple[str, str]] = []
+        number = 0
+        for name in self._names():
+            number += 1
             if name != manifest_name(number):
-                raise StoreDamaged(
-                    f"{self.manifest(number)} is missing: restore it, {name} follows it"
-                )
+                faults.append((self.manifest(number), f"is missing, {name} follows it"))
+                number = number_of(name.removesuffix(".json")) or number - 1
+            path = os.path.join(self._manifests, name)
             try:
                 with open(path, "rb") as file:
-                    found.append(Manifest.from_json(json.load(file)))
-            except (KeyError, TypeError, ValueError, RecursionError) as error:
-                raise StoreDamaged(f"{path} is no manifest: {error!r}") from error
-        if found and self.is_of_spark:
+                    manifest = Manifest.from_json(json.load(file))
+                if name != manifest_name(manifest.number):
+                    raise ValueError(f"number is {manifest.number}")
+                found.append(manifest)
+            except (OSError, ValueError, ConfigError, RecursionError) as error:
+                faults.append((path, f"is no manifest: {str(error) or repr(error)}"))
+        if (found or faults) and self.is_of_spark:
             raise ConfigError(
                 f"move {MANIFESTS} or {SPARK_LOG} away to use the archive of the other: "
                 f"{self.path} holds two, one of them of --spark-sink; messages may be in both"
             )
-        return found
+        return found, faults
 
     def _names(self) -> list[str]:
         try:
@@ -161,8 +265,12 @@ class Archive:
         """The same as `manifests`; ConfigError if there is none."""
         found = self.manifests()
         if not found:
-            raise ConfigError(f"{self.path} is no archive: it has no {MANIFESTS}/00000001.json")
+            raise self.nothing()
         return found
+
+    def nothing(self) -> ConfigError:
+        """The error of a directory without manifests."""
+        return ConfigError(f"{self.path} is no archive: it has no {MANIFESTS}/00000001.json")
 
     def manifest(self, number: int) -> str:
         """The full path of a manifest."""
@@ -173,7 +281,8 @@ class Archive:
         return os.path.join(self.path, file.path)
 
     def fault_of(self, file: DataFile) -> str:
-        """Why a listed file cannot be what was archived, by its size alone; empty if it can."""
+        """Why a listed file cannot be what was archived, by its size and its footer alone; empty if
+        it can."""
         try:
             found = os.stat(self.full(file))
         except (FileNotFoundError, NotADirectoryError):
@@ -182,6 +291,8 @@ class Archive:
             return "there is no file, but something else of its name"
         if found.st_size != file.bytes:
             return f"a file has {found.st_size:,} B, its manifest says {file.bytes:,} B"
+        if file.footer_bytes and crc_of_last(self.full(file), file.footer_bytes) != file.footer_crc:
+            return "the footer of a file has another checksum than its manifest says"
         return ""
 
     def check(self, file: DataFile) -> str:

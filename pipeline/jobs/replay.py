@@ -23,10 +23,10 @@ from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.encode_reference import RowIllegal
 from saturnmq.pipeline.jobs.archive import known_topics, workers
 from saturnmq.pipeline.jobs.replay_plan import ReplayPlan, Task, Together, plan
-from saturnmq.pipeline.jobs.tasks import Progress, run
+from saturnmq.pipeline.jobs.tasks import Progress, first_line, run
 from saturnmq.pipeline.places import open_access
 from saturnmq.protocol.properties import SHARDING_KEY
-from saturnmq.runtime.errors import ConfigError, MessageIllegal, nearest
+from saturnmq.runtime.errors import ConfigError, MessageIllegal, StoreDamaged, nearest
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.sink import BatchWriter
@@ -253,12 +253,15 @@ def _read(part: Together, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _of_piece(piece: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    with pq.ParquetFile(piece.path, page_checksum_verification=True) as file:
-        names = [name for name in columns if name in file.schema_arrow.names]
-        if _SHARDING_COLUMN in columns and _SHARDING_COLUMN not in names:
-            names = list(dict.fromkeys([*names, "properties"]))
-        groups = list(range(piece.first, piece.end))
-        yield from file.iter_batches(_ROWS, row_groups=groups, columns=names)
+    try:
+        with pq.ParquetFile(piece.path, page_checksum_verification=True) as file:
+            names = [name for name in columns if name in file.schema_arrow.names]
+            if _SHARDING_COLUMN in columns and _SHARDING_COLUMN not in names:
+                names = list(dict.fromkeys([*names, "properties"]))
+            groups = list(range(piece.first, piece.end))
+            yield from file.iter_batches(_ROWS, row_groups=groups, columns=names)
+    except (pa.ArrowException, OSError) as error:
+        raise StoreDamaged(f"{piece.path} cannot be read: {first_line(error)}") from error
 
 
 def _as_rows(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:

@@ -32,6 +32,7 @@ from saturnmq.pipeline.jobs.manifest import (
     local,
     partition,
 )
+from saturnmq.pipeline.jobs.tasks import first_line
 from saturnmq.runtime.errors import ConfigError, StoreDamaged, nearest
 
 SLICE_BYTES = 32 << 20  # of one lane in one step; another size makes every replay another write
@@ -228,10 +229,11 @@ class _Footer:
         self.size = os.path.getsize(path)
         try:
             with pq.ParquetFile(path) as file:
-                schemas.add(path, file.schema_arrow)
+                schema = file.schema_arrow
                 self._metadata = file.metadata
-        except pa.ArrowInvalid as error:
-            raise ConfigError(f"{path} is no Parquet: {str(error).splitlines()[0]}") from error
+        except Exception as error:  # out of a damaged footer Arrow makes whatever it may
+            raise ConfigError(f"{path} is no Parquet: {first_line(error)}") from error
+        schemas.add(path, schema)
         self.rows: int = self._metadata.num_rows
 
     def pieces(self) -> Iterator[Piece]:

@@ -180,3 +180,9 @@ def cause(text: str) -> str:
     """The error that began it all, out of the tracebacks that Spark wraps around it."""
     raised = _RAISED.findall(text)
     return raised[0].strip() if raised else text.strip().splitlines()[0]
+
+
+def first_line(error: Exception) -> str:
+    """An error of Arrow in a line."""
+    lines = str(error).splitlines()
+    return lines[0] if lines else repr(error)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.jobs.archive import Archived, archive
 from saturnmq.pipeline.jobs.audit import Audited, audit
+from saturnmq.pipeline.jobs.manifest import DataFile
 from saturnmq.protocol.frame import Frame, decode_frame
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.inspect.verify import Sizes
 from saturnmq.store.message_store import MessageStore, PendingMessage, StoreConfig
 
 TOPICS = ("T0", "T1")
+NO_CHECKSUMS = dict.fromkeys(("crc", "footer_bytes", "footer_crc"))  # as 0.1.0 lists a file
 SIZES = Sizes(8192, 400, 20, 80)
 START_MS = 1_763_740_000_000  # 2025-11-21, four minutes before an hour is full
 
@@ -101,3 +104,14 @@ def damage_a_body(path: Path) -> bytes:
     place = data.index(frame.body, at)
     overwrite(path, place, bytes([data[place] ^ 0x10]))
     return frame.body
+
+
+def list_differently(to: Path, file: DataFile, changes: Mapping[str, Any]) -> None:
+    """Have the first manifest of an archive say something else of a file, of None nothing."""
+    path = to / "_manifest" / "00000001.json"
+    document = json.loads(path.read_text())
+    listed = next(each for each in document["files"] if each["path"] == file.path)
+    listed |= changes
+    for name in [name for name, value in listed.items() if value is None]:
+        del listed[name]
+    path.write_text(json.dumps(document))
