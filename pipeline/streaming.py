@@ -127,8 +127,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json({queue: bounds.high for queue, bounds in self._bounds.items()}) or None
 
     def _look(self, begin: Offsets) -> Offsets:
-        """The queues' ends, none before `begin`, which is lowered where a queue has lost its end;
-        what is lost is told."""
+        """The queues' ends, none before `begin`, which is lowered where a queue has lost its end,
+        and raised where its messages have expired; what is lost is told, here or by the task."""
         options = self._options
         lacking: set[MessageQueue] = set()
         for attempt in range(options.where.retries + 1):
@@ -142,6 +142,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in sorted(lacking):
             self._tell_lacking(queue, begin)
         self._lacking |= lacking
+        if not options.fail_on_data_loss:  # limits are of messages: one batch passes over a gap
+            for queue, (low, _) in self._bounds.items():
+                if begin.get(queue, 0) < low:
+                    begin[queue] = low
         high = {queue: max(end, begin.get(queue, 0)) for queue, (_, end) in self._bounds.items()}
         if self._target is not None:
             for queue in high.keys() & begin.keys():  # away when the target was noted
