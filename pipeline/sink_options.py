@@ -53,7 +53,6 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "brokerName": ("STRING",),
     "shardingKey": ("STRING",),
     "bornTimestamp": ("TIMESTAMP",),
-    "deliveryTimestamp": ("TIMESTAMP",),
 }
 """The columns of a row, each with the Spark types it may have; only the body must be there."""
 
@@ -121,6 +120,11 @@ def check_columns(schema: Any, options: SinkOptions) -> tuple[str, ...]:
     ConfigError for one that it does not know, has another type for, or lacks."""
     used = []
     for field in schema.fields:
+        if field.name == "deliveryTimestamp":
+            raise ConfigError(
+                "drop column 'deliveryTimestamp': a sink sends batches, whose messages have no "
+                "time of their own; a Producer sends timed messages (deliver_at)"
+            )
         types = COLUMNS.get(field.name)
         if types is None:
             if options.ignore_extra_columns:
@@ -144,11 +148,6 @@ def check_columns(schema: Any, options: SinkOptions) -> tuple[str, ...]:
         raise ConfigError(f"column 'body' is missing; name one so; columns are {_ddl()}")
     if options.topic is None and "topic" not in used:
         raise ConfigError("no topic; give option 'topic', or a column 'topic'")
-    if "deliveryTimestamp" in used:
-        raise ConfigError(
-            "drop column 'deliveryTimestamp': a sink sends batches, whose messages have no time of "
-            "their own; a Producer sends timed messages (deliver_at)"
-        )
     selector_for(used, options)
     return tuple(used)
 

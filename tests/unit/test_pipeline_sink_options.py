@@ -104,7 +104,7 @@ def test_columns_are_taken_by_name_and_type():
         "body BINARY, topic STRING, tags STRING, keys STRING, properties MAP, flag INT, "
         "queueId BIGINT, brokerName STRING, shardingKey STRING, bornTimestamp TIMESTAMP"
     )
-    assert check_columns(schema(every), options) == tuple(sink_options.COLUMNS)[:-1]
+    assert check_columns(schema(every), options) == tuple(sink_options.COLUMNS)
     lenient = parse({**GIVEN, "ignoreExtraColumns": "true"})
     assert check_columns(schema("queueOffset BIGINT, body STRING"), lenient) == ("body",)
 
@@ -125,6 +125,7 @@ def test_columns_are_taken_by_name_and_type():
         ("keys STRING", {}, "column 'body' is missing"),
         ("body STRING", {"topic": None}, "no topic; give option 'topic', or a column 'topic'"),
         ("body STRING, deliveryTimestamp TIMESTAMP", {}, "a Producer sends timed messages"),
+        ("deliveryTimestamp BIGINT", {"ignoreExtraColumns": "true"}, "a Producer sends timed mess"),
         ("body STRING", {"queueSelector": "shardingKey"}, "needs a column 'shardingKey'"),
         ("body STRING", {"queueSelector": "column"}, "needs a column 'queueId'"),
         ("body STRING, brokerName STRING", {}, "'brokerName' names no queue without .* 'queueId'"),
@@ -139,6 +140,13 @@ def test_a_wrong_column_is_named_with_what_is_right(ddl, changes, said):
     given = {key: text for key, text in {**GIVEN, **changes}.items() if text is not None}
     with pytest.raises(ConfigError, match=said):
         check_columns(schema(ddl), parse(given))
+
+
+def test_no_column_that_is_refused_is_offered():
+    with pytest.raises(ConfigError) as told:
+        check_columns(schema("body INT"), parse(GIVEN))
+    assert "bornTimestamp TIMESTAMP" in str(told.value)
+    assert "deliveryTimestamp" not in str(told.value)
 
 
 def test_the_columns_suggest_the_selector():
