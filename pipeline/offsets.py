@@ -21,6 +21,7 @@ from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.runtime.errors import ConfigError
 
 EARLIEST, LATEST = -2, -1
+_DIGITS_MAX = 10  # of the number of a queue
 PLAN = "$plan"
 START = "$start"
 _PLAN_OF_0_1 = "_plan"
@@ -127,7 +128,7 @@ def _leaves(
             raise _wrong(option, f"{topic}.{broker} is {_shown(queues)}, not an object of queues")
         for queue_id, number in queues.items():
             place = f"{topic}.{broker}.{queue_id}"
-            if not str(queue_id).isdecimal():
+            if not str(queue_id).isdecimal() or len(queue_id) > _DIGITS_MAX:
                 raise _wrong(option, f"{place}: {queue_id!r} is no queue id")
             problem = check(number)
             if problem is not None:

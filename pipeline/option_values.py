@@ -15,6 +15,8 @@ from saturnmq.protocol.topics import check_group, check_topic
 from saturnmq.runtime.door import split_address
 from saturnmq.runtime.errors import ConfigError, InvalidParameter, nearest
 
+_DIGITS = r"\d{1,20}"  # more than any number of ours has; int() refuses those of 4,301
+
 
 def unknown(
     kind: str, key: str, names: Sequence[str], elsewhere: Mapping[str, str] | None = None
@@ -74,7 +76,7 @@ class NumberOption:
     most: int = 1 << 62
 
     def __call__(self, name: str, value: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", value) or not self.least <= int(value) <= self.most:
+        if not re.fullmatch(rf"[+-]?{_DIGITS}", value) or not self.least <= int(value) <= self.most:
             limit = _limit(self.least, self.most)
             raise ConfigError(f"option {name} is {value!r}; write a whole number {limit}")
         return int(value)
@@ -92,7 +94,7 @@ class Size:
     most: int = 1 << 62
 
     def __call__(self, name: str, value: str) -> int:
-        match = re.fullmatch(r"(\d+)\s*([kmg]?)(?:i?b)?", value.lower())
+        match = re.fullmatch(rf"({_DIGITS})\s*([kmg]?)(?:i?b)?", value.lower())
         size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else -1
         if not self.least <= size <= self.most:
             raise ConfigError(
@@ -111,7 +113,7 @@ def _limit(least: int, most: int) -> str:
 
 
 def read_duration(name: str, value: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*(ms|s|m|min|h|d)?", value.lower())
+    match = re.fullmatch(rf"({_DIGITS})\s*(ms|s|m|min|h|d)?", value.lower())
     if match is None:
         raise ConfigError(f"option {name} is {value!r}; write a time such as 500ms, 30s or 15m")
     unit = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}

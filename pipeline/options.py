@@ -148,6 +148,7 @@ def _times(name: str, value: str) -> Position:
 
 
 _JSON = "JSON by topic, broker and queue"
+_DAY_MS = 86_400_000
 OPTIONS: dict[str, Option] = {
     "endpoints": Option(
         read_text,
@@ -271,12 +272,14 @@ OPTIONS: dict[str, Option] = {
     "chunkBytes": Option(
         Size(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX), "The bytes that one request asks for.", "2m"
     ),
-    "pullTimeoutMs": Option(NumberOption(1), "The milliseconds that a request may take.", "120000"),
+    "pullTimeoutMs": Option(
+        NumberOption(1, _DAY_MS), "The milliseconds that a request may take.", "120000"
+    ),
     "fetchOffset.numRetries": Option(
         NumberOption(0), "How often a request that failed is tried again.", "10"
     ),
     "fetchOffset.retryIntervalMs": Option(
-        NumberOption(0), "The milliseconds between two tries.", "1000"
+        NumberOption(0, _DAY_MS), "The milliseconds between two tries.", "1000"
     ),
     "pushdown": Option(
         read_flag,

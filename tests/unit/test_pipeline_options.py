@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from saturnmq.pipeline import sink_options
 from saturnmq.pipeline.access import Where
 from saturnmq.pipeline.columns import DEFAULT
-from saturnmq.pipeline.options import NAMES, parse, place_options
+from saturnmq.pipeline.options import NAMES, OPTIONS, parse, place_options
 from saturnmq.protocol.message_queue import MessageQueue
-from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.errors import ConfigError, SaturnError
 
 LEAST = {"endpoints": "h:9876", "subscribe": "orders"}
 
@@ -184,6 +185,27 @@ def test_a_condition_that_cannot_be_parsed_is_told_before_anything_is_asked():
 
 def test_names_are_those_of_the_documentation():
     assert len({name.lower() for name in NAMES}) == len(NAMES)
+
+
+@pytest.mark.parametrize("table", [OPTIONS, sink_options.OPTIONS])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "9" * 5000,
+        "-" + "9" * 5000,
+        "9" * 5000 + "m",
+        '{"T":{"b":{"0":' + "9" * 5000 + "}}}",
+        '{"T":{"b":{"' + "9" * 5000 + '":0}}}',
+        '{"T":{"b":[' + "9" * 5000 + "]}}",
+    ],
+)
+def test_whatever_the_text_of_an_option_it_is_taken_or_refused_by_name(table, text) -> None:
+    for name, option in table.items():
+        try:
+            option.read(name, text)
+        except ConfigError as error:
+            assert name in str(error)  # noqa: PT017  most take one of the texts
 
 
 @pytest.mark.parametrize(
