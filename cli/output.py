@@ -46,21 +46,6 @@ WriteTraces = Annotated[
 TIME_HELP = "ISO 8601 (local time unless it says a zone) or milliseconds since 1970"
 
 
-def addresses(text: str) -> list[str]:
-    """`a:1,b:2` or RocketMQ's `a:1;b:2` as a list."""
-    from saturnmq.runtime.door import split_address, split_addresses
-
-    found = split_addresses(text)
-    for part in found:
-        try:
-            split_address(part, least_port=1)
-        except ValueError:
-            fail(f"--nameserver wants HOST:PORT[,...] with ports from 1 to 65535, not {part!r}")
-    if not found:
-        fail(f"no nameserver: pass --nameserver HOST:PORT or set {NAMESERVER_VARIABLE}")
-    return found
-
-
 def shared_secret() -> dict[str, Any]:
     """The brokers' secret for an Admin; an option would be in the list of
     processes."""
@@ -78,10 +63,30 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def fail(text: str) -> NoReturn:
-    """End with exit status 1 and one line that says why."""
+def fail(text: str, status: int = 1) -> NoReturn:
+    """End with this exit status and one line that says why."""
     print(f"saturnmq: {text}", file=sys.stderr)
-    raise typer.Exit(1)
+    raise typer.Exit(status)
+
+
+def refuse(text: str) -> NoReturn:
+    """End with exit status 2: the call makes no sense, and `text` says why."""
+    fail(text, 2)
+
+
+def addresses(text: str, wrong: Callable[[str], NoReturn] = fail) -> list[str]:
+    """`a:1,b:2` or RocketMQ's `a:1;b:2` as a list; `wrong` ends what cannot be one."""
+    from saturnmq.runtime.door import split_address, split_addresses
+
+    found = split_addresses(text)
+    for part in found:
+        try:
+            split_address(part, least_port=1)
+        except ValueError:
+            wrong(f"--nameserver wants HOST:PORT[,...] with ports from 1 to 65535, not {part!r}")
+    if not found:
+        wrong(f"no nameserver: pass --nameserver HOST:PORT or set {NAMESERVER_VARIABLE}")
+    return found
 
 
 def pairs(texts: Sequence[str] | None, what: str) -> dict[str, str]:

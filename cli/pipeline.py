@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,9 +23,9 @@ from saturnmq.cli.output import (
     addresses,
     bytes_bar,
     emit,
-    fail,
     finding_line,
     late_bar,
+    refuse,
     table,
 )
 from saturnmq.cli.store import (
@@ -36,6 +35,7 @@ from saturnmq.cli.store import (
     SegmentBytes,
     sizes_of,
 )
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from saturnmq.pipeline.access import Where
@@ -43,12 +43,29 @@ if TYPE_CHECKING:
     from saturnmq.pipeline.jobs.audit import Audited
     from saturnmq.store.inspect.verify import Sizes
 
+FOLLOW_MAX_S = 31_536_000  # a year
+
+
+class _Jobs(TyperGroup):
+    """The commands; one that is called in a way that makes no sense ends with exit status 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from saturnmq.runtime.errors import ConfigError
+
+        try:
+            return super().invoke(ctx)
+        except ConfigError as problem:
+            refuse(str(problem))
+
+
 app = typer.Typer(
-    help="Jobs on Spark: archive, replay, audit, rebuild, report; and a demo.", no_args_is_help=True
+    cls=_Jobs,
+    help="Jobs on Spark: archive, replay, audit, rebuild, report; and a demo.",
+    no_args_is_help=True,
 )
 
 Store = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--store",
         metavar="DIR",
@@ -105,7 +122,13 @@ def archive(
     max_bytes: MaxBytes = 128 << 20,
     follow: Annotated[
         float | None,
-        typer.Option("--follow", min=1, metavar="SECONDS", help="Go on, a run every so often."),
+        typer.Option(
+            "--follow",
+            min=1,
+            max=FOLLOW_MAX_S,
+            metavar="SECONDS",
+            help="Go on, a run every so often.",
+        ),
     ] = None,
     spark_sink: Annotated[
         bool, typer.Option("--spark-sink", help="Through Spark's own file sink; hdfs:, s3a: do so.")
@@ -120,13 +143,19 @@ def archive(
     """
     where = _where(store, broker_name, trust_tail, nameserver, read_from)
     _check_installed()
+    from saturnmq.pipeline.columns import select
     from saturnmq.pipeline.jobs.archive import archive as job
     from saturnmq.pipeline.jobs.archive import archive_by_spark, check_options
     from saturnmq.pipeline.jobs.manifest import is_local
 
-    check_options(compression, mode)  # before Spark takes its time to start
+    # before Spark takes its time to start
+    check_options(compression, mode)
+    by_spark = spark_sink or not is_local(to)
+    if is_local(to):
+        _local(to)
+    names = [name.strip() for name in columns.split(",") if name.strip()] or None
+    select(names)
     with _session("archive", master) as spark:
-        names = [name.strip() for name in columns.split(",") if name.strip()] or None
         options: dict[str, Any] = {
             "columns": names,
             "compression": compression,
@@ -136,7 +165,7 @@ def archive(
         }
         while True:
             begin = time.monotonic()
-            if spark_sink or not is_local(to):
+            if by_spark:
                 done = archive_by_spark(spark, where, topics, to, **options)
             else:
                 with bytes_bar(f"archiving to {to}") as show:
@@ -194,13 +223,15 @@ def replay(
     Keeps keys, tags, properties and the order of each queue.
     """
     _check_installed()
-    from saturnmq.pipeline.jobs.replay import check_queues
+    from saturnmq.pipeline.jobs.replay import check_options
     from saturnmq.pipeline.jobs.replay import replay as job
     from saturnmq.pipeline.sink_options import OPTIONS
 
     OPTIONS["compression"].read("compression", compression)
     queues = "keep" if keep_queues else queues
-    check_queues(queues)
+    check_options(queues, rate)
+    _local(path)
+    endpoints = ",".join(addresses(nameserver, refuse))
     with _session("replay", master) as spark:
         begin = time.monotonic()
         with late_bar(f"replaying {path}, messages") as show:
@@ -208,7 +239,7 @@ def replay(
                 spark,
                 path,
                 topic,
-                ",".join(addresses(nameserver)),
+                endpoints,
                 source_topic=from_topic,
                 queues=queues,
                 rate=rate,
@@ -251,9 +282,11 @@ def audit(
     hour. Exit status 1 if anything is damaged.
     """
     if store is None and archive is None:
-        fail("pass --store DIR to check its files, --archive PATH to compare with it, or both")
+        refuse("pass --store DIR to check its files, --archive PATH to compare with it, or both")
     sizes = sizes_of(segment_bytes, queue_file_bytes, 0, 0)
     where = _where(store, broker_name, trust_tail, nameserver, read_from, sizes)
+    if archive is not None:
+        _local(archive)
     with _session("audit", master) as spark:
         from saturnmq.pipeline.jobs.audit import audit as job
 
@@ -291,8 +324,8 @@ def _print_audited(found: Audited, seconds: float) -> None:
 
 @app.command()
 def rebuild(
-    store: Annotated[Path, typer.Option("--store", metavar="DIR", help="The store; only read.")],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="An empty directory.")],
+    store: Annotated[str, typer.Option("--store", metavar="DIR", help="The store; only read.")],
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="An empty directory.")],
     segment_bytes: SegmentBytes = 0,
     queue_file_bytes: QueueFileBytes = 0,
     index_slots: IndexSlots = 0,
@@ -307,12 +340,13 @@ def rebuild(
     """
     sizes = sizes_of(segment_bytes, queue_file_bytes, index_slots, index_items)
     _check_store(store, sizes)
+    _local(to)
     with _session("rebuild", master) as spark:
         from saturnmq.pipeline.jobs.rebuild import rebuild as job
 
         begin = time.monotonic()
         with bytes_bar(f"rebuilding {store}") as show:
-            built = job(spark, str(store), str(to), sizes, progress=show)
+            built = job(spark, store, to, sizes, progress=show)
         seconds = max(time.monotonic() - begin, 1e-6)
     if as_json:
         emit(asdict(built) | {"seconds": round(seconds, 2)})
@@ -355,12 +389,16 @@ def report(
     """Show the use of topics, on a page of HTML and as JSON: rates, sizes, delays, keys, lags."""
     where = _where(store, broker_name, trust_tail, nameserver, read_from)
     since_ms = None if since is None else int(since.replace(tzinfo=UTC).timestamp() * 1000)
-    with _session("report", master) as spark:
-        from saturnmq.pipeline.jobs.report import report as job
-        from saturnmq.pipeline.jobs.report import write_report
+    _check_installed()
+    from saturnmq.pipeline.jobs.report import report as job
+    from saturnmq.pipeline.jobs.report import report_paths, write_report
 
-        with bytes_bar(f"reading {store or nameserver}") as show:
-            found = job(spark, where, topics, since_ms=since_ms, earlier=earlier, progress=show)
+    report_paths(to)
+    with (
+        _session("report", master) as spark,
+        bytes_bar(f"reading {store or nameserver}") as show,
+    ):
+        found = job(spark, where, topics, since_ms=since_ms, earlier=earlier, progress=show)
     html, document = write_report(found, to)
     if as_json:
         emit(found.to_json())
@@ -375,7 +413,7 @@ def report(
 
 
 def _where(
-    store: Path | None,
+    store: str | None,
     broker_name: str,
     trust_tail: bool,
     nameserver: str,
@@ -387,18 +425,31 @@ def _where(
 
     if store is not None:
         _check_store(store, sizes)
-        return Where.store(str(store), broker_name=broker_name, trust_tail=trust_tail)
+        return Where.store(store, broker_name=broker_name, trust_tail=trust_tail)
     if read_from not in (MASTER, SLAVE, ANY):
-        fail(f"--read-from wants master, slave or any{nearest(read_from, (MASTER, SLAVE, ANY))}")
-    return Where.brokers(addresses(nameserver), read_from=read_from)
+        refuse(f"--read-from wants master, slave or any{nearest(read_from, (MASTER, SLAVE, ANY))}")
+    return Where.brokers(addresses(nameserver, refuse), read_from=read_from)
 
 
-def _check_store(store: Path, sizes: Sizes | None) -> None:
+def _check_store(store: str, sizes: Sizes | None) -> None:
     """See that it is a store before Spark takes its time to start."""
+    from saturnmq.pipeline.access import named_path
+    from saturnmq.runtime.errors import StoreDamaged
     from saturnmq.store.disk import NativeDisk
     from saturnmq.store.inspect.verify import UNKNOWN, open_log
 
-    open_log(NativeDisk(), str(store), sizes or UNKNOWN).close()
+    try:
+        open_log(NativeDisk(), named_path(store), sizes or UNKNOWN).close()
+    except StoreDamaged as problem:
+        refuse(str(problem))
+
+
+def _local(path: str) -> None:
+    """See that it is a path on this machine, likewise."""
+    _check_installed()
+    from saturnmq.pipeline.jobs.manifest import local
+
+    local(path)
 
 
 def _check_installed() -> None:
@@ -413,10 +464,14 @@ def _session(job: str, master: str) -> Iterator[Any]:
     from saturnmq.pipeline.session import spark_session
 
     spark = spark_session(f"saturnmq pipeline {job}", master)
+    from py4j.protocol import Py4JError
+
     try:
         yield spark
     finally:
-        spark.stop()
+        # A signal to all processes of a service has ended the JVM, too: nothing is left to stop.
+        with contextlib.suppress(OSError, Py4JError):
+            spark.stop()
 
 
 app.command("demo")(pipeline_demo.demo)

@@ -22,7 +22,7 @@ from saturnmq.pipeline.plan import Range
 from saturnmq.protocol.message_queue import MessageQueue
 from saturnmq.protocol.subscription import ALL, TAG_EXPRESSION
 from saturnmq.runtime.door import split_addresses
-from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.errors import ConfigError, SaturnError
 
 FAILFAST, DROPMALFORMED, PERMISSIVE = "FAILFAST", "DROPMALFORMED", "PERMISSIVE"
 MODES = (FAILFAST, DROPMALFORMED, PERMISSIVE)
@@ -31,6 +31,13 @@ STORE_BROKER = "store"  # the broker's name where no broker tells it
 PULL_TIMEOUT_MS = 120_000
 CHUNK_BYTES = 2 << 20  # of frames; a quarter less work per message than with half of it
 RETRIES, RETRY_INTERVAL_MS = 10, 1000  # the time a broker takes to start again
+
+
+def named_path(path: str) -> str:
+    """The path itself; ConfigError for an empty one, which would be the current directory."""
+    if not path:
+        raise ConfigError("a path is empty: give the name of a directory, `.` for the current one")
+    return path
 
 
 class DataLoss(SaturnError):
@@ -84,7 +91,7 @@ class Where:
     @classmethod
     def store(cls, path: str, **options: Any) -> Where:
         """`path`: the storePathRootDir of a broker, the directory that has `commitlog`."""
-        return cls(path=path, **options)
+        return cls(path=named_path(path), **options)
 
 
 class Access(Protocol):

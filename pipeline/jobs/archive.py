@@ -41,6 +41,7 @@ from saturnmq.pipeline.jobs.manifest import (
     reached,
 )
 from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, plain_errors, run
+from saturnmq.pipeline.option_values import read_topic
 from saturnmq.pipeline.options import place_options
 from saturnmq.pipeline.places import open_access
 from saturnmq.pipeline.plan import MAX_BYTES, Range, ReadPlan, pack
@@ -248,7 +249,7 @@ def known_topics(access: Access, topics: Sequence[str]) -> list[str]:
     if not topics:
         raise ConfigError(f"name a topic; there are {', '.join(known) or 'none'}")
     for topic in topics:
-        if topic not in known and not access.queues(topic):
+        if topic not in known and not access.queues(read_topic("TOPIC", topic)):
             hint = nearest(topic, known) or f"; there are {', '.join(known) or 'none'}"
             raise ConfigError(f"there is no topic {topic!r}{hint}")
     return list(dict.fromkeys(topics))

@@ -30,6 +30,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote
 
+from saturnmq.pipeline.access import named_path
 from saturnmq.pipeline.columns import select
 from saturnmq.pipeline.jobs.checksums import crc_of_last
 from saturnmq.pipeline.jobs.tasks import attempt_name
@@ -445,10 +446,10 @@ def is_local(path: str) -> bool:
 
 
 def local(path: str) -> str:
-    """A path of ours; ConfigError if it is not local."""
+    """A path of ours; ConfigError if it is not local, or empty."""
     if not is_local(path):
         raise ConfigError(f"give a directory that is mounted here: {path} is not reached as a file")
-    return os.path.abspath(path.removeprefix("file://").removeprefix("file:"))
+    return os.path.abspath(named_path(path.removeprefix("file://").removeprefix("file:")))
 
 
 def partition(topic: str, hour: str) -> str:

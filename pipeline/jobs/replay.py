@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 SHARDING, KEEP, ANY = "sharding", "keep", "any"
 QUEUES = (SHARDING, KEEP, ANY)
+RATE_MIN, RATE_MAX = 0.01, 1_000_000_000  # below, one message would be waited for for minutes
 _SELECTORS = {SHARDING: "shardingKey", KEEP: "column", ANY: "roundRobin"}
 _SHARDING_COLUMN = "shardingKey"
 _PLACE = ("topic", "brokerName", "queueId", "queueOffset")  # of the message that a row was
@@ -87,7 +88,7 @@ def replay(
     at most, 0: no limit. `write_id`: a name for a write of its own. `options`: more of the sink's.
     `progress` counts messages.
     """
-    check_queues(queues)
+    check_options(queues, rate)
     source = plan(path, source_topic)
     columns = _columns(source, queues, path)
     with open_access(Where.brokers(nameservers)) as access:
@@ -108,11 +109,15 @@ def replay(
     return _Replay(spark, source, columns, given, rate).run(progress)
 
 
-def check_queues(queues: str) -> None:
-    """ConfigError if it is none of QUEUES."""
+def check_options(queues: str, rate: float) -> None:
+    """ConfigError names the one that is wrong."""
     if queues not in QUEUES:
         hint = nearest(queues, QUEUES)
         raise ConfigError(f"send to queues {', '.join(QUEUES)}: {queues!r} is none of them{hint}")
+    if rate and not RATE_MIN <= rate <= RATE_MAX:
+        raise ConfigError(
+            f"send {RATE_MIN} to {RATE_MAX:,} messages a second, or 0 for no limit, not {rate}"
+        )
 
 
 def _columns(source: ReplayPlan, queues: str, path: str) -> tuple[str, ...]:

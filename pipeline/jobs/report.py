@@ -163,9 +163,16 @@ def report(
     return result
 
 
+def report_paths(to: str) -> tuple[str, str]:
+    """The files of a report called `to`; ConfigError if they would have no name."""
+    if not os.path.basename(to):
+        raise ConfigError(f"give the report a name, as usage: {to!r} has none")
+    return f"{to}.html", f"{to}.json"
+
+
 def write_report(found: UsageReport, to: str) -> tuple[str, str]:
     """Write `to`.html and `to`.json; their paths."""
-    paths = f"{to}.html", f"{to}.json"
+    paths = report_paths(to)
     os.makedirs(os.path.dirname(os.path.abspath(to)), exist_ok=True)
     texts = as_html(found), json.dumps(found.to_json(), indent=1)
     for path, text in zip(paths, texts, strict=True):

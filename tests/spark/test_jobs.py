@@ -383,7 +383,7 @@ def test_the_command_says_what_it_found_by_its_status(spark, tmp_path, monkeypat
     assert done.exit_code == 1
     assert "DAMAGE  log:" in done.stdout
     done = run_command("archive", "T0", "--to", str(tmp_path / "x"), "--store", str(tmp_path))
-    assert done.exit_code == 1
-    assert "is no store" in str(done.exception)
-    assert run_command("audit").exit_code == 1
+    assert done.exit_code == 2
+    assert "is no store" in done.output
+    assert run_command("audit").exit_code == 2
     assert run_command("audit", "--stor", "x").exit_code == 2
