@@ -19,10 +19,11 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from saturnmq.pipeline.jobs.building import building
 from saturnmq.pipeline.jobs.log_file import (
     FileReach,
     LogFile,
@@ -31,6 +32,7 @@ from saturnmq.pipeline.jobs.log_file import (
     joined,
     log_files,
 )
+from saturnmq.pipeline.jobs.manifest import local
 from saturnmq.pipeline.jobs.tasks import Progress, attempt_name, run
 from saturnmq.protocol.kernels import Run
 from saturnmq.runtime.errors import ConfigError, DirectoryLocked
@@ -61,20 +63,19 @@ def rebuild(
     """Build `to`/consumequeue and `to`/index from the CommitLog of the directory `store`, which is
     only read. `progress` counts bytes of the log.
 
-    ConfigError if there is something in `to`, DirectoryLocked while a broker writes to `store`.
+    ConfigError if there is something in `to`, DirectoryLocked while a broker writes to `store` or
+    another job to `to`. Both are there when all is built, and not before.
     """
     disk = NativeDisk()
+    store, to = local(store), local(to)
     files, units = log_files(disk, store, sizes)
     if disk.locked(posixpath.join(store, "lock")):
         raise DirectoryLocked(f"stop the broker of {store} first, or rebuild from a copy of it")
-    if disk.list(to):
-        raise ConfigError(f"choose another directory to build in: {to} is not empty")
     stamp = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    job = _SparkRebuild(spark, store, to, found_sizes(disk, store, sizes), progress)
-    try:
-        return job.build(units, files.start, name_of(stamp))
-    finally:
-        job.clear_items()
+    with building(to) as work:
+        job = _SparkRebuild(spark, store, work, found_sizes(disk, store, sizes), progress)
+        built = job.build(units, files.start, name_of(stamp))
+    return replace(built, directory=to)
 
 
 @dataclass(slots=True)
@@ -110,12 +111,13 @@ class _SparkRebuild:
         if any(each.reached.messages for each in built[wanted:]):
             # frames behind a place where the log ends: rare enough to begin again without them
             shutil.rmtree(self._queues)
-            self.clear_items()
+            self._clear_items()
             return self.build(units[:wanted], log_start, index_name)
         units, built = units[:wanted], built[:wanted]
         self._mend(units, built)
         self._keep_those_that_are_over(log_start)
         self._build_index(units, built, index_name)
+        self._clear_items()
         _sync_tree(self._to)
         return self._result(units, built, log_start)
 
@@ -191,7 +193,7 @@ class _SparkRebuild:
         )
         run(self._spark, work, slices)
 
-    def clear_items(self) -> None:
+    def _clear_items(self) -> None:
         """Remove what only the way to the index needed."""
         for entry in NativeDisk().list(self._index):
             if entry.name.startswith("."):

@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from unittest.mock import Mock
 import pyarrow.parquet as pq
 import pytest
 from cluster_rig import until
+from kill_rig import killed_at
 from pipeline_store_rig import SIZES, TOPICS, archived, audited, made, opened, put, segments, where
 from saturnmq import Admin, Message, Producer
 from saturnmq.cli.main import app
@@ -128,6 +128,8 @@ def test_an_archive_keeps_its_columns(root: Path, to: Path) -> None:
     [
         ({"topics": ["T9"]}, "there is no topic 'T9'; there are T0, T1"),
         ({"topics": []}, "name a topic; there are T0, T1"),
+        ({"topics": ["T0", ""]}, "the topic name is empty"),
+        ({"topics": ["T" * 200]}, "has 200 characters; at most"),
         ({"columns": ["topics"]}, "there is no column 'topics'; did you mean 'topic'"),
         ({"compression": "snapy"}, "'snapy' is none of them; did you mean 'snappy'"),
         ({"mode": "PERMISSIVE"}, "take mode FAILFAST or DROPMALFORMED"),
@@ -309,36 +311,6 @@ def test_a_directory_holds_archives_of_one_kind(root: Path, to: Path) -> None:
 
 
 # -- kills ----------------------------------------------------------------------------------------
-
-STEPS = ("makedirs", "rename", "link", "unlink", "fsync", "rmdir")
-
-
-def killed_at(number: int, work: Callable[[], object]) -> bool:
-    """Do `work` in a child that dies before its `number`th change of the file system; whether it
-    did."""
-    child = os.fork()
-    if child == 0:
-        left = [number]
-
-        def counted(real):
-            def step(*arguments, **options):
-                left[0] -= 1
-                if left[0] < 0:
-                    os._exit(9)
-                return real(*arguments, **options)
-
-            return step
-
-        for name in STEPS:
-            setattr(os, name, counted(getattr(os, name)))
-        try:
-            work()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 9)
-    return status == 9
 
 
 @pytest.mark.timeout(120)

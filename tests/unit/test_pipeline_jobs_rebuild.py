@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kill_rig import killed_at
 from pipeline_store_rig import SIZES, made, opened, overwrite, put, segments
 from saturnmq.pipeline.jobs.log_file import joined
 from saturnmq.pipeline.jobs.rebuild import rebuild
 from saturnmq.runtime.errors import ConfigError, DirectoryLocked, StoreDamaged
+from saturnmq.store.derived.indexfile import IndexFile
 from saturnmq.store.disk import NativeDisk
 from saturnmq.store.inspect.rebuild import Rebuilt
 from saturnmq.store.inspect.rebuild import rebuild as rebuild_in_place
@@ -151,3 +154,81 @@ def test_runs_of_queues_that_take_turns_become_one_each() -> None:
     ]
     again = [("T", 0, 7, 1, b"a" * 20), ("T", 0, 7, 1, b"b" * 20), ("T", 0, 9, 1, b"c" * 20)]
     assert list(joined(again)) == again
+
+
+# -- the directory --------------------------------------------------------------------------------
+
+
+def build_in(root: Path, to: Path) -> Rebuilt:
+    return rebuild(None, str(root), str(to), SIZES, now_ms=NOW)
+
+
+def test_of_two_rebuilds_into_one_directory_the_second_is_refused(root: Path, monkeypatch) -> None:
+    to = root.with_name("built")
+    whole = IndexFile.insert
+    refused: list[DirectoryLocked] = []
+
+    def second_begins(self: IndexFile, items: memoryview) -> object:
+        if not refused:
+            with pytest.raises(DirectoryLocked, match=f"another job builds in {to}") as told:
+                build_in(root, to)
+            refused.append(told.value)
+        return whole(self, items)
+
+    monkeypatch.setattr(IndexFile, "insert", second_begins)
+    build_in(root, to)
+    assert refused
+    assert files(to) == files(root)
+    assert sorted(os.listdir(to)) == ["consumequeue", "index"]
+
+
+def test_rebuilds_that_begin_at_one_moment_build_once(root: Path) -> None:
+    to = root.with_name("built")
+    with ThreadPoolExecutor(8) as threads:
+        tries = [threads.submit(build_in, root, to) for _ in range(8)]
+    errors = [each.exception() for each in tries if each.exception()]
+    assert len(errors) == 7
+    assert {type(error) for error in errors} <= {DirectoryLocked, ConfigError}
+    assert files(to) == files(root)
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_rebuild_looks_like_no_result_and_the_next_one_says_so(root: Path) -> None:
+    to = root.with_name("built")
+    number = 0
+    while killed_at(number, lambda: build_in(root, to)):
+        left = sorted(os.listdir(to)) if to.exists() else []
+        if ".building" in left:
+            with pytest.raises(ConfigError, match=rf"remove {to}, or choose .* was killed"):
+                build_in(root, to)
+            shutil.rmtree(to)
+        elif "index" in left:
+            assert files(to) == files(root)
+            shutil.rmtree(to)
+        else:
+            build_in(root, to)
+            assert files(to) == files(root)
+            shutil.rmtree(to)
+        number += 7
+    assert number > 30
+
+
+def test_a_rebuild_that_failed_leaves_nothing(root: Path, monkeypatch) -> None:
+    to = root.with_name("built")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "x")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexFile, "insert", full)
+        with pytest.raises(OSError, match="No space left"):
+            build_in(root, to)
+    assert not os.listdir(to)
+    assert build_in(root, to).directory == str(to)
+
+
+def test_a_rebuild_is_given_the_name_of_its_directory(root: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="a path is empty"):
+        rebuild(None, str(root), "", SIZES)
+    with pytest.raises(ConfigError, match="a path is empty"):
+        rebuild(None, "", str(tmp_path / "x"), SIZES)
