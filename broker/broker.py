@@ -38,7 +38,7 @@ from saturnmq.protocol.refusals import refusal
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import MASTER_ID, BrokerData, QueueData, TopicRoute
 from saturnmq.runtime.door import Runtime
-from saturnmq.runtime.errors import SaturnError, SystemBusy, UnsupportedRequest
+from saturnmq.runtime.errors import ConfigError, SaturnError, SystemBusy, UnsupportedRequest
 from saturnmq.runtime.loop_watch import LoopWatch
 from saturnmq.runtime.supervision import Supervisor
 from saturnmq.store.disk import Disk
@@ -222,6 +222,8 @@ class Broker:
         context = self.context = ground.context
         load_role(ground.files, context)
         await self._listen(ground)
+        if why := context.role.refuses_start(context.address):
+            raise ConfigError(why)
         parts = self._parts = build_parts(ground, self._supervisor, self._ballot)
         messaging, replication = self.messaging, self.replication
         messaging.stages.clear()

@@ -56,7 +56,8 @@ class BrokerConfig:
     cluster_name: str = setting("brokerClusterName", "DefaultCluster", needed=True)
     """The cluster that the group belongs to; tools list brokers by it."""
     broker_id: int = setting("brokerId", 0, 0, INT64_MAX)
-    """0 is a master, any other number a slave. 1 if only `brokerRole` says SLAVE."""
+    """0 is a master, any other number a slave. 1 if only `brokerRole` says SLAVE. Only the first
+    role of a node is here, see `brokerRole`."""
     host: str = setting("bindAddress", "127.0.0.1", rocketmq="0.0.0.0", needed=True)
     """The address to listen on. Without `authenticationEnabled` everybody who reaches it may do
     everything, so other machines are let in only on request."""
@@ -93,7 +94,8 @@ class BrokerConfig:
     """The directory of the broker: log, queues, index, tables."""
     role: str = setting("brokerRole", "ASYNC_MASTER")
     """ASYNC_MASTER acknowledges what it has, SYNC_MASTER what `inSyncReplicas` copies have; or
-    SLAVE."""
+    SLAVE. A node that has followed a master does not start as one: `saturnmq admin promote` and
+    `admin handover` move the role, and then win over this setting."""
     flush_disk_type: str = setting("flushDiskType", "ASYNC_FLUSH")
     """SYNC_FLUSH acknowledges what is on the disk, ASYNC_FLUSH what is in the page cache."""
     in_sync_replicas: int = setting("inSyncReplicas", 0, 0, rocketmq="1")

@@ -39,6 +39,11 @@ def is_outranked(term: int, opener: int, other: MemberState) -> bool:
     return has_promised(other) and bool(term or other.term)
 
 
+def is_copied_from(term: int, other: MemberState) -> bool:
+    """Whether another node leads in `term`, the newest epoch of this log: the log is a copy."""
+    return other.state == "master" and other.epoch == term
+
+
 def has_promised(other: MemberState) -> bool:
     """Whether `other` was fenced for a promotion that it has not heard of since: the epoch of that
     promotion may never have been opened."""

@@ -41,7 +41,7 @@ from functools import partial
 from saturnmq.broker.replication import events as e
 from saturnmq.broker.replication.following import Following
 from saturnmq.broker.replication.introductions import MemberState
-from saturnmq.broker.replication.kinship import is_foreign, is_outranked
+from saturnmq.broker.replication.kinship import is_copied_from, is_foreign, is_outranked
 from saturnmq.broker.replication.orders import Orders
 from saturnmq.broker.replication.promises import Promises
 from saturnmq.broker.replication.recovering import Recovering
@@ -276,10 +276,12 @@ class Machine:
     def _hear(self, member: MemberState) -> None:
         """Take the state that another node of the group has reported."""
         role = self.role
+        leads = member.state == "master"
+        where = (member.address, member.ha_address) if leads else ("", "")
         if is_outranked(role.log_epoch, self.me.broker_id, member):
-            leads = member.state == "master"
-            where = (member.address, member.ha_address) if leads else ("", "")
             self.superseded(member.epoch, f"{member.address} knows of it", *where)
+        elif is_copied_from(role.log_epoch, member):
+            self._give_way(member.epoch, f"{member.address} leads in it", *where)
         elif member.state == "slave":
             self.recovering.hear(member)
 
@@ -371,6 +373,10 @@ class Machine:
             if master:
                 self.do(e.Dial(master, ha_address))
             return
+        self._give_way(epoch, why, master, ha_address)
+
+    def _give_way(self, epoch: int, why: str, master: str, ha_address: str) -> None:
+        role = self.role
         if role.state is not State.FENCED:
             what = f"this node is deposed: epoch {epoch} has begun ({why})"
             self.do(e.Say(what, alarm=True))

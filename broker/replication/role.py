@@ -1,13 +1,14 @@
 """The role of this broker in its group, and whether it may take writes.
 
 The configuration gives the first role. A promotion changes it while the broker runs; from then on
-`config/role.json` decides at every start:
+`config/role.json` decides at every start. A slave does not become a master by another
+configuration: its master may live, and the other slaves go on acknowledging to it.
 
 | key | meaning |
 |---|---|
 | identity | of the group, drawn when its first log began (`kinship.py`); empty: not known |
 | decided | a promotion made this role: it wins over brokerRole and brokerId |
-| brokerId | 0: master |
+| brokerId | 0: master; without `decided` that of the configuration at the last start |
 | epoch | the highest epoch this node knows: it serves and follows no lower one |
 | term | the newest epoch that its log ever had |
 | floor | the position that it knows to be confirmed with copies: no master may cut below |
@@ -64,6 +65,7 @@ class Role(Saveable):
         self.on_pause: Callable[[], None] = lambda: None  # other nodes may have acted meanwhile
         self.identity = ""  # of its group: 32 hex digits; empty: unknown
         self.broker_id = config.broker_id
+        self.recorded_id = config.broker_id  # according to the file
         self.decided = False
         self.promised_epoch = 0
         self.log_epoch = (
@@ -163,6 +165,22 @@ class Role(Saveable):
         if state is State.FENCED:
             text += f" (`saturnmq admin promote {self._config.broker_name} NODE` gives it one)"
         return f"{text}: {self.why}" if self.why else text
+
+    def refuses_start(self, address: str) -> str:
+        """Why this node, at this address, does not start; empty if it does. It followed a master,
+        and its configuration makes it one. The record that a copy of another node's store brings is
+        of another address: a group is restored from one copy."""
+        followed = self.recorded_id != MASTER_ID and address == self.replicas.get(self.recorded_id)
+        if self.decided or self.is_slave or not followed:
+            return ""
+        group = self._config.broker_name
+        return (
+            f"brokerRole is {self._config.role}, but {address} is slave {self.recorded_id} of "
+            f"{group} (config/role.json), and another node may lead: both would take writes. The "
+            "configuration gives only the first role. Start this node with brokerRole = SLAVE and "
+            f"brokerId = {self.recorded_id}; then `saturnmq admin promote {group} {address}` makes "
+            "it the master"
+        )
 
     def tick(self, now: float) -> None:
         """Note that the loop turns; the first call after a pause reports the pause."""
@@ -344,6 +362,7 @@ class Role(Saveable):
         self.replicas = dict(readable(replicas, _replica, "replica"))
         self.decided = document.get("decided") is True
         self.caught_up = document.get("caughtUp") is True
+        self.recorded_id = checked.integer(document, "brokerId", self.broker_id)
         if self.decided:
             self.broker_id = checked.integer(document, "brokerId")
         if self.decided or self._config.is_slave:

@@ -181,13 +181,13 @@ class SimCluster:
     ) -> BrokerConfig:
         """The configuration of a node with these nameservers; a slave may get its master's HA
         address."""
-        plan = self.plan
-        role = "SLAVE" if node.number else "SYNC_MASTER" if plan.copies > 1 else "ASYNC_MASTER"
+        plan, broker_id = self.plan, node.id_in_file
+        role = "SLAVE" if broker_id else "SYNC_MASTER" if plan.copies > 1 else "ASYNC_MASTER"
         return BrokerConfig(
             broker_name=node.group,
-            broker_id=node.number,
+            broker_id=broker_id,
             role=role,
-            in_sync_replicas=plan.copies if plan.copies > 1 and not node.number else 0,
+            in_sync_replicas=plan.copies if plan.copies > 1 and not broker_id else 0,
             host=node.ip,
             port=BROKER_PORT,
             ha_port=BROKER_PORT + 1,

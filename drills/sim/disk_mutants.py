@@ -22,6 +22,7 @@ from saturnmq.broker.replication import (
 )
 from saturnmq.broker.replication.executor import Executor
 from saturnmq.broker.replication.machine import Machine
+from saturnmq.broker.replication.role import Role
 from saturnmq.broker.replication.slaves import Slaves
 from saturnmq.broker.replication.table_sync import TableSync
 from saturnmq.broker.replication.words import Words
@@ -97,6 +98,7 @@ DISK_BIAS: dict[str, dict[str, Any]] = {
     "identity-not-compared": _with("foreign_master"),
     "one-epoch-for-all-starts": _with("restore_old_copy") | {"copies": 1},
     "lost-front-unseen": _with("delete_segment"),
+    "role-in-the-file": _with("master_in_file") | {"slaves": 2, "patience_s": 3.0},
 }
 
 _ALL: tuple[Mutant, ...] = (
@@ -162,6 +164,12 @@ _ALL: tuple[Mutant, ...] = (
         "a log that has lost its beginning counts as whole, and goes on at its end",
         "I12: the first of its files is gone, and its slaves have it",
         (Patch(events.LogState, "lacks_front", _always_false),),
+    ),
+    Mutant(
+        "role-in-the-file",
+        "a slave that starts with the configuration of a master leads, on its slaves' words",
+        "I1, I4: its master lives, and the other slaves go on acknowledging to it",
+        (Patch(Role, "refuses_start", _no_reason), Patch(machine, "is_copied_from", _always_false)),
     ),
 )
 DISK_MUTANTS = {mutant.name: mutant for mutant in _ALL}

@@ -1,7 +1,7 @@
 """The plan of a seed, with its scenes and its rare faults.
 
-Plan, scenes and rare faults have each a stream of random numbers, and a new scene is drawn last: so
-the seeds that do not draw it stay as they were.
+Plan, scenes and rare faults have each a stream of random numbers, a new scene is drawn last, and a
+new rare fault from a stream of its own: so the seeds that do not draw it stay as they were.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from collections.abc import Collection
 from dataclasses import replace
 
-from saturnmq.drills.sim.plan import ENABLED, FAULTS, RARE, RARE_CHANCE, SimPlan
+from saturnmq.drills.sim.plan import ENABLED, FAULTS, LATER, RARE, RARE_CHANCE, SimPlan
 from saturnmq.drills.sim.scenes import SCENES
 
 
@@ -20,7 +20,8 @@ def draw_plan(seed: int) -> SimPlan:
     rng = random.Random(f"{seed}/scenes")
     drawn = frozenset(name for name in SCENES if rng.random() < ENABLED.get(name, 0.0))
     rng = random.Random(f"{seed}/rare")
-    rare = [name for name in RARE if rng.random() < RARE_CHANCE]
+    rare = [name for name in RARE if name not in LATER and rng.random() < RARE_CHANCE]
+    rare += [name for name in LATER if random.Random(f"{seed}/{name}").random() < RARE_CHANCE]
     plan = plan.with_rare(rng, {name: RARE[name] for name in rare})
     return replace(plan, scenes=drawn)
 

@@ -137,6 +137,7 @@ class SimBroker:
     ) -> None:
         self.world = world
         self.group, self.number = group, number
+        self.id_in_file = number  # 0: it is configured as a master
         self.name = name or f"{group}-{number}"
         self.ip = ip or f"10.0.{ord(group[-1])}.{number + 1}"
         self.address = f"{self.ip}:{BROKER_PORT}"

@@ -40,8 +40,9 @@ FAULTS = {
     "promote": 3,
 }
 
-# Disks that lose what they had (`amnesia.py`) and nodes of elsewhere (`strangers.py`). Seeds draw
-# them with a chance of their own, so that those without them stay what they were.
+# Disks that lose what they had (`amnesia.py`), nodes of elsewhere and nodes with the configuration
+# of another (`strangers.py`). Seeds draw them with a chance of their own, so that those without
+# them stay what they were.
 RARE = {
     "wipe_master": 3,
     "lose_commitlog": 3,
@@ -53,6 +54,9 @@ RARE = {
     "foreign_master": 2,
     "cloned_node": 2,
 }
+# Those that came later: each is drawn from a stream of random numbers of its own.
+LATER = {"master_in_file": 2}
+RARE |= LATER
 RARE_CHANCE = 0.05
 # Where masters are elected: what etcd does to them (`etcd_faults.py`), always and with a chance.
 ETCD_FAULTS = {"etcd_away": 2, "etcd_cut_off": 3, "etcd_slow": 2}

@@ -1,4 +1,5 @@
-"""Brokers that are where they do not belong: of another cluster, twice, or not yet known (F17).
+"""Brokers that are where they do not belong (F17): of another cluster, twice, not yet known, or
+with the configuration of another node.
 
 Another cluster with the same names (`foreign_slave`, `foreign_master`) lives for a moment on
 machines and with a nameserver of its own: it has messages, consumers that are far, and promotions
@@ -48,6 +49,7 @@ class Strangers:
             "foreign_master": self._foreign_master,
             "cloned_node": self._cloned_node,
             "new_slave": self._new_slave,
+            "master_in_file": self._master_in_file,
         }
 
     async def _foreign_slave(self) -> None:
@@ -166,6 +168,23 @@ class Strangers:
         span.end = self._cluster.loop.time()
         node.busy = False
         await self._faults.bring_back(master)
+
+    async def _master_in_file(self) -> None:
+        """A slave is stopped and started with the configuration of a master, as if that moved the
+        role; after a while the operator puts its own one back."""
+        node = self._faults.victim(slaves_only=True)
+        if node is None:
+            return
+        node.busy = node.may_refuse = True
+        await node.stop()
+        await node.settle()
+        self._faults.note("slave configured as master", node.name)
+        node.id_in_file = 0
+        if await node.boot():
+            await self._faults.last(self._rng.choice((1.0, 5.0, 15.0)))
+            await node.stop()
+        node.id_in_file, node.may_refuse = node.number, False
+        await self._faults.bring_back(node)
 
     def _cut(self, a: list[str], b: list[str]) -> None:
         self._cluster.world.network.partition(a, b)

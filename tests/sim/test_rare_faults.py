@@ -29,6 +29,7 @@ MADE = {
     "node cloned",
     "older copy restored",
     "segment deleted",
+    "slave configured as master",
 }
 
 
