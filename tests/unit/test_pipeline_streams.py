@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pipeline_store_rig import made, segments
@@ -24,7 +25,7 @@ def reader_of(root: Path, **options: str) -> StreamReader:
         "maxoffsetspertrigger": "6",
         **options,
     }
-    return stream_reader(given, select().spark_schema())
+    return cast(StreamReader, stream_reader(given, select().spark_schema()))
 
 
 def rows(reader: StreamReader, start: dict, end: dict) -> int:
