@@ -255,9 +255,9 @@ cdef class Outbox:
         or has no room."""
         cdef Py_ssize_t size
         cdef bytes extra
-        if batch.count == COUNT_MAX or not PyBytes_CheckExact(message.body):
+        if batch.count == COUNT_MAX or not PyBytes_CheckExact(message._body):
             return False
-        size = PyBytes_GET_SIZE(message.body)
+        size = PyBytes_GET_SIZE(message._body)
         if size == 0 or size >= self.alone_from:
             return False
         extra = extra_of(message)
@@ -278,8 +278,8 @@ cdef inline bytes extra_of(Message message):
 cdef inline bint put_message(BatchFields batch, Message message, bytes extra):
     """Add an entry for a message with a body of bytes; False if there is no room."""
     cdef Py_ssize_t end = put_entry(
-        <bytearray>batch.buffer, batch.bytes, <const uint8_t *>PyBytes_AS_STRING(message.body),
-        PyBytes_GET_SIZE(message.body), batch.id_head, batch.count, extra, message.flag,
+        <bytearray>batch.buffer, batch.bytes, <const uint8_t *>PyBytes_AS_STRING(message._body),
+        PyBytes_GET_SIZE(message._body), batch.id_head, batch.count, extra, message.flag,
     )
     if end < 0:
         return False
@@ -302,9 +302,9 @@ def pack(BatchFields batch not None, messages, str topic not None, Py_ssize_t mo
         if not isinstance(message, Message):
             return False
         fields = <Message>message
-        if not PyBytes_CheckExact(fields.body):
+        if not PyBytes_CheckExact(fields._body):
             return False
-        room += OVERHEAD + PyBytes_GET_SIZE(fields.body)
+        room += OVERHEAD + PyBytes_GET_SIZE(fields._body)
     if room > most:
         return False
     batch.buffer = buffer = PyByteArray_FromStringAndSize(NULL, room)
@@ -313,9 +313,9 @@ def pack(BatchFields batch not None, messages, str topic not None, Py_ssize_t mo
         extra = extra_of(fields)
         if extra is None or not has_topic(fields, topic):
             return False
-        if not PyBytes_CheckExact(fields.body):
+        if not PyBytes_CheckExact(fields._body):
             return False
-        size = PyBytes_GET_SIZE(fields.body)
+        size = PyBytes_GET_SIZE(fields._body)
         total += OVERHEAD + size + PyBytes_GET_SIZE(extra)
         if size == 0 or total > most:
             return False

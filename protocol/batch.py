@@ -22,6 +22,7 @@ from saturnmq.protocol.frame import (
     own_properties,
     stored_properties_size,
 )
+from saturnmq.protocol.message_reference import plain_body
 from saturnmq.protocol.properties import PROPERTIES_BYTES_MAX
 from saturnmq.runtime.errors import MessageIllegal
 
@@ -52,6 +53,7 @@ def encode_batch_item(
     """Append one entry to `out`."""
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise _properties_too_large(len(properties), PROPERTIES_BYTES_MAX)
+    body = plain_body(body)
     size = ENTRY_BYTES_MIN + len(body) + len(properties)
     out += ENTRY_HEAD.pack(size, 0, crc32(body) if with_crc else 0, flag, len(body))
     out += body
@@ -80,7 +82,7 @@ def put_batch_item(
         properties = b"UNIQ_KEY\x01%b%04X\x02WAIT\x01true\x02%b" % (id_head, number, extra)
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise _properties_too_large(len(properties), PROPERTIES_BYTES_MAX)
-    body = memoryview(body).cast("B")  # len() of an array counts items, not bytes
+    body = plain_body(body)
     size = ENTRY_BYTES_MIN + len(body) + len(properties)
     if at + size > len(buffer):
         return -1

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
 
 from saturnmq.protocol import properties as names
+from saturnmq.runtime.errors import InvalidParameter, MessageIllegal
+
+ARGUMENTS = {names.TAGS: "tag", names.KEYS: "keys", names.SHARDING_KEY: "sharding_key"}
+"""The names that the constructor has for properties."""
 
 
 class Message:
     """A message to send. Tag, keys and the rest live in `properties`, as they do on the wire."""
 
-    __slots__ = ("body", "flag", "properties", "topic")
+    __slots__ = ("_body", "flag", "properties", "topic")
 
     def __init__(
         self,
@@ -24,6 +29,8 @@ class Message:
         delay_level: int = 0,
         flag: int = 0,
     ) -> None:
+        if not isinstance(topic, str):
+            refuse("topic", topic, "give its name as text")
         self.topic = topic
         self.body = body
         self.flag = flag
@@ -36,6 +43,16 @@ class Message:
             self.sharding_key = sharding_key
         if delay_level:
             self.delay_level = delay_level
+
+    @property
+    def body(self) -> bytes | bytearray | memoryview:
+        """The bytes to send. Another buffer than bytes, a bytearray or a view of bytes is copied
+        when it is given."""
+        return self._body
+
+    @body.setter
+    def body(self, value: bytes | bytearray | memoryview) -> None:
+        self._body = plain_body(value)
 
     @property
     def tag(self) -> str | None:
@@ -53,7 +70,7 @@ class Message:
 
     @keys.setter
     def keys(self, value: str | Sequence[str]) -> None:
-        self._set(names.KEYS, value if isinstance(value, str) else names.KEY_SEPARATOR.join(value))
+        self._set(names.KEYS, value if isinstance(value, str) else joined_keys(value))
 
     @property
     def sharding_key(self) -> str | None:
@@ -71,7 +88,7 @@ class Message:
 
     @delay_level.setter
     def delay_level(self, value: int) -> None:
-        self._set(names.DELAY, str(value) if value else None)
+        self._set(names.DELAY, level_text(value) if value else None)
 
     @property
     def unique_id(self) -> str | None:
@@ -80,6 +97,8 @@ class Message:
 
     def _set(self, name: str, value: str | None) -> None:
         if value:
+            if not isinstance(value, str):
+                refuse(name, value, "give text")
             self.properties[name] = value
         else:
             self.properties.pop(name, None)
@@ -88,11 +107,68 @@ class Message:
         return f"Message({self.topic!r}, {len(self.body)} B, {self.properties})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return rebuild, (type(self), self.topic, self.body, self.properties, self.flag)
+        return reduced(self)
+
+
+def plain_body(body: Any) -> bytes | bytearray | memoryview:
+    """A body of which `len` counts bytes: `body` itself, or a copy of another buffer's bytes.
+    MessageIllegal: it is no buffer."""
+    if isinstance(body, (bytes, bytearray)):
+        return body
+    try:
+        view = memoryview(body)
+    except TypeError:
+        raise MessageIllegal(
+            f"the body is of type {type(body).__name__}: give bytes, a bytearray, a memoryview or "
+            "another buffer; text as text.encode()"
+        ) from None
+    is_bytes = view.format == "B" and view.ndim == 1 and view.c_contiguous
+    return body if isinstance(body, memoryview) and is_bytes else view.tobytes()
+
+
+def joined_keys(keys: Sequence[str]) -> str:
+    """Several keys as one text. InvalidParameter: one is no text."""
+    try:
+        return names.KEY_SEPARATOR.join(keys)
+    except TypeError:
+        refuse(names.KEYS, keys, "give a text, or a sequence of texts")
+
+
+def level_text(level: int) -> str:
+    """A delay level as it travels. InvalidParameter: it is none."""
+    if type(level) is not int or level < 0:
+        refuse("delay_level", level, "give the number of a level from 1 on, or 0 for no delay")
+    return str(level)
+
+
+def refuse(name: str, value: object, way_out: str) -> NoReturn:
+    """Raise InvalidParameter for a value that a message cannot have."""
+    raise InvalidParameter(f"{ARGUMENTS.get(name, name)} of a message is {value!r:.60}: {way_out}")
+
+
+def reduced(message: Message) -> tuple[object, ...]:
+    """The pickle of a message; a subclass may have attributes, and a constructor, of its own."""
+    state: Any = object.__getstate__(message)
+    own, slots = state if isinstance(state, tuple) else (state, None)
+    added = {**(own or {}), **(slots or {})}
+    for name in Message.__slots__:
+        added.pop(name, None)
+    fields = (message.topic, message.body, message.properties, message.flag)
+    return rebuild, (type(message), *fields, added)
 
 
 def rebuild(
-    kind: type[Message], topic: str, body: bytes, properties: dict[str, str], flag: int
+    kind: type[Message],
+    topic: str,
+    body: bytes,
+    properties: dict[str, str],
+    flag: int,
+    added: Mapping[str, object] | None = None,
 ) -> Message:
     """Rebuild a message from its pickle."""
-    return kind(topic, body, properties=properties, flag=flag)
+    message = kind.__new__(kind)
+    message.topic, message.body, message.flag = topic, body, flag
+    message.properties = dict(properties)
+    for name, value in (added or {}).items():
+        setattr(message, name, value)
+    return message

@@ -122,7 +122,7 @@ class Accumulator:
                     return None
                 index = batch.put(body, extra, flag, not given_id)
                 if index < 0:
-                    raise MessageIllegal(f"a body of {type(body).__name__}: give bytes")
+                    raise no_room(body)
             if given_id:
                 batch.given_ids[index] = given_id
             self._mark(lane)
@@ -439,6 +439,14 @@ def _call_back(callbacks: list[Any]) -> None:
             callback(handle)
         except BaseException:  # SystemExit too: it would leave the others without their answers
             log.exception("the callback of a send raised")
+
+
+def no_room(body: Any) -> MessageIllegal:
+    """The error of a body that its batch was made for, and that does not fit into it."""
+    return MessageIllegal(
+        f"a body of {len(body)} B grew while it was sent: leave a {type(body).__name__} alone "
+        "until the send has returned"
+    )
 
 
 def not_in_time(batch: ProducerBatch, seconds: float, last: BaseException | None) -> SaturnError:

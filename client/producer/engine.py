@@ -18,7 +18,7 @@ from typing import Any
 from saturnmq.client.core import ClientCore
 from saturnmq.client.kernels import handles_of, pack
 from saturnmq.client.producer import at_exit
-from saturnmq.client.producer.accumulator import Accumulator, Gate, ThreadLock
+from saturnmq.client.producer.accumulator import Accumulator, Gate, ThreadLock, no_room
 from saturnmq.client.producer.batch import (
     BATCH_COUNT_MAX,
     ITEM_OVERHEAD,
@@ -37,6 +37,7 @@ from saturnmq.client.producer.waiting_for_routes import until_routed
 from saturnmq.protocol import compression
 from saturnmq.protocol.ids import UniqueIds
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
+from saturnmq.protocol.message_reference import plain_body
 from saturnmq.protocol.namespaces import NO_NAMESPACE, Namespace
 from saturnmq.protocol.properties import (
     INSTANCE_ID,
@@ -234,11 +235,8 @@ class ProducerEngine:
             known = "has no queue to write to now" if number else "has no route that is known yet"
             raise RouteNotFound(f"topic {message.topic!r} {known}")
         if selector is not None:
-            if self.namespace is None:
-                selected = selector(queues, message)
-            else:
-                offered = [self.namespace.plain_queue(each) for each in queues]
-                selected = self.namespace.wrap_queue(selector(offered, message))
+            offered = queues if self.namespace is None else self.queues(message.topic)
+            selected = self._bound_to("the selector returned", selector(offered, message))
             return Pin(selected, number if selected in queues else 0)
         assert key is not None
         return Pin(queue_of(key, queues), number)
@@ -246,9 +244,16 @@ class ProducerEngine:
     def pin(self, queue: MessageQueue | None, number: int = 0) -> Pin | None:
         """The pin of a queue that the caller names; `number`: of the round that it was chosen
         from."""
-        if queue is not None and self.namespace is not None:
-            queue = self.namespace.wrap_queue(queue)
-        return None if queue is None else Pin(queue, number)
+        return None if queue is None else Pin(self._bound_to("queue is", queue), number)
+
+    def _bound_to(self, what: str, queue: MessageQueue) -> MessageQueue:
+        """The queue for the brokers. InvalidParameter: it is none, so nothing could ever leave for
+        it."""
+        if not isinstance(queue, MessageQueue):
+            raise InvalidParameter(
+                f"{what} {queue!r:.60}: give a MessageQueue, as queues() of the producer lists them"
+            )
+        return queue if self.namespace is None else self.namespace.wrap_queue(queue)
 
     def round(self, topic: str) -> Round:
         """The queues that keys are hashed over now; none before `route(topic)`."""
@@ -360,7 +365,9 @@ class ProducerEngine:
                 index = batch.put(message.body, identity(given) + extra, message.flag, False)
                 batch.given_ids[index] = given
             else:
-                batch.put(message.body, extra, message.flag, True)
+                index = batch.put(message.body, extra, message.flag, True)
+            if index < 0:
+                raise no_room(message.body)
         return batch
 
     # -- the loop thread -----------------------------------------------------------------------
@@ -385,6 +392,7 @@ class ProducerEngine:
     ) -> None:
         """Reply to a request; see `send_reply`."""
         self.check_open()
+        body = plain_body(body)
         if not body or len(body) > self.options.max_message_bytes:
             raise self._bad_body(len(body))
         await send_reply(self.core, self.group, request, body, properties)

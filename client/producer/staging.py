@@ -354,7 +354,8 @@ class Stage:
         """
         self._settle()
         self.rows += rows
-        self.bytes += len(body)
+        entries = bytes(body)
+        self.bytes += len(entries)
         if not self._duplicate:
             ext = self._key | {
                 "seq": str(self._chunks),
@@ -364,7 +365,7 @@ class Stage:
             }
             if born_timestamp is not None:  # else the broker's time
                 ext["bornTimestamp"] = str(born_timestamp)
-            self._sent = Command.request(RequestCode.STAGE, ext, bytes(body))
+            self._sent = Command.request(RequestCode.STAGE, ext, entries)
             with contextlib.suppress(SaturnError):
                 self._send(self._sent)  # `_settle` sends it again
         self._chunks += 1

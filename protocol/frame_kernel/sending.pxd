@@ -3,7 +3,8 @@ from libc.stdint cimport uint8_t
 
 
 cdef class Message:
-    cdef public object topic, body
+    cdef public object topic
+    cdef object _body
     cdef public int flag
     cdef dict _properties
     cdef _set(self, name, value)

@@ -7,7 +7,7 @@ writes entries by `put_entry`, which never goes beyond the end of the buffer.
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
 
@@ -24,7 +24,6 @@ saturnmq_crc32_setup()
 
 cdef str TAGS = _names.TAGS
 cdef str KEYS = _names.KEYS
-cdef str KEY_SEPARATOR = _names.KEY_SEPARATOR
 cdef str SHARDING_KEY = _names.SHARDING_KEY
 cdef str DELAY = _names.DELAY
 
@@ -37,9 +36,11 @@ cdef class Message:
     """A message to send. Tag, keys and the rest live in `properties`, as they do on the wire."""
 
     def __init__(self, topic, body, *, tag=None, keys=(), properties=None, sharding_key=None,
-                 int delay_level=0, int flag=0):
+                 delay_level=0, int flag=0):
+        if not isinstance(topic, str):
+            _message.refuse("topic", topic, "give its name as text")
         self.topic = topic
-        self.body = body
+        self._body = body if PyBytes_CheckExact(body) else _message.plain_body(body)
         self.flag = flag
         if properties:
             self._properties = dict(properties)
@@ -47,11 +48,19 @@ cdef class Message:
         if tag:
             self._set(TAGS, tag)
         if keys:
-            self._set(KEYS, keys if isinstance(keys, str) else KEY_SEPARATOR.join(keys))
+            self._set(KEYS, keys if isinstance(keys, str) else _message.joined_keys(keys))
         if sharding_key:
             self._set(SHARDING_KEY, sharding_key)
         if delay_level:
-            self._set(DELAY, str(delay_level))
+            self._set(DELAY, _message.level_text(delay_level))
+
+    @property
+    def body(self):
+        return self._body
+
+    @body.setter
+    def body(self, value):
+        self._body = value if PyBytes_CheckExact(value) else _message.plain_body(value)
 
     @property
     def properties(self):
@@ -77,7 +86,7 @@ cdef class Message:
 
     @keys.setter
     def keys(self, value):
-        self._set(KEYS, value if isinstance(value, str) else KEY_SEPARATOR.join(value))
+        self._set(KEYS, value if isinstance(value, str) else _message.joined_keys(value))
 
     @property
     def sharding_key(self):
@@ -93,7 +102,7 @@ cdef class Message:
 
     @delay_level.setter
     def delay_level(self, value):
-        self._set(DELAY, str(value) if value else None)
+        self._set(DELAY, _message.level_text(value) if value else None)
 
     @property
     def unique_id(self):
@@ -104,6 +113,8 @@ cdef class Message:
         if self._properties is None:
             self._properties = {}
         if value:
+            if not isinstance(value, str):
+                _message.refuse(name, value, "give text")
             self._properties[name] = value
         else:
             self._properties.pop(name, None)
@@ -112,7 +123,7 @@ cdef class Message:
         return f"Message({self.topic!r}, {len(self.body)} B, {self.properties})"
 
     def __reduce__(self):
-        return _message.rebuild, (type(self), self.topic, self.body, self.properties, self.flag)
+        return _message.reduced(self)
 
 
 # --- batch entries ----------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,7 +29,12 @@ from saturnmq.protocol.message import Message
 from saturnmq.runtime.errors import ConnectionLost, MessageIllegal, SaturnError
 from saturnmq.runtime.native import NativeRuntime
 
-BODIES = st.one_of(st.binary(max_size=40), st.just(b"x" * 300), st.just(bytearray(b"other")))
+BODIES: st.SearchStrategy[Any] = st.one_of(
+    st.binary(max_size=40),
+    st.just(b"x" * 300),
+    st.just(bytearray(b"other")),
+    st.integers(0, 20).map(lambda count: memoryview(array("d", [1.0] * count))),
+)
 NAMES = st.sampled_from(["a", "KEYS", "TAGS", "WAIT", "UNIQ_KEY", "DELAY", "\x01", "", "Ä"])
 VALUES = st.sampled_from(["", "1", "two words", "\x02", "v" * 200])
 MESSAGES = st.builds(

@@ -237,6 +237,32 @@ class Wire:
         world.oneway = lambda address, command: self.sent.append((address, command))
 
 
+@pytest.mark.parametrize("queue", [0, "a", 1.5, ("T", "a", 0)])
+def test_what_is_no_queue_is_refused_at_once(cluster: Make, queue: Any) -> None:
+    engine = cluster({"a": 1}).engine
+    engine.sender.key_queues.learn("T")
+    message = Message("T", b"x")
+    with pytest.raises(InvalidParameter, match=r"queue is .*: give a MessageQueue"):
+        engine.pin(queue)
+    with pytest.raises(InvalidParameter, match=r"queue is .*: give a MessageQueue"):
+        engine.pin_for(message, queue, None, None)
+    with pytest.raises(InvalidParameter, match=r"the selector returned .*: give a MessageQueue"):
+        engine.pin_for(message, None, None, lambda *_: queue)
+    with pytest.raises(InvalidParameter, match=r"sharding_key is 5: give text"):
+        engine.pin_for(message, None, 5, None)
+
+
+def test_a_body_that_grows_while_it_is_sent_is_refused_and_not_lost(cluster: Make) -> None:
+    class Growing(bytearray):
+        def __len__(self) -> int:
+            return 1  # as it was when the batch was made for it
+
+    engine = cluster({"a": 1}).engine
+    messages = [Message("T", b"x"), Message("T", Growing(b"y" * 500)), Message("T", b"z")]
+    with pytest.raises(MessageIllegal, match="grew while it was sent"):
+        engine.batch_of(messages, None)
+
+
 def test_a_oneway_message_goes_to_a_broker_that_is_well(cluster: Make) -> None:
     world = cluster({"a": 1, "b": 1})
     wire = Wire(world)
