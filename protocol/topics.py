@@ -125,6 +125,8 @@ def check_instance(name: str) -> str:
 
 
 def _check(what: str, name: str, bytes_max: int) -> str:
+    if not isinstance(name, str):
+        raise InvalidParameter(f"the {what} name is {name!r:.60}: give text")
     if not name:
         raise InvalidParameter(f"the {what} name is empty; give it 1 to {bytes_max} characters")
     if len(name) > bytes_max:

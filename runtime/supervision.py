@@ -71,7 +71,7 @@ class Supervisor:
                 return
             if self._runtime.monotonic() - began > PAUSE_MAX_S:
                 pause = PAUSE_S
-            self._failed(f"task {name!r} failed, again in {pause:g} s", error)
+            self.failed(f"task {name!r} failed, again in {pause:g} s", error)
             await self._runtime.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
 
@@ -80,11 +80,12 @@ class Supervisor:
     ) -> None:
         error = await _failure(work)
         if error is not None:
-            reported = self._failed(f"task {name!r} failed", error)
+            reported = self.failed(f"task {name!r} failed", error)
             if failed is not None:
                 failed(reported)
 
-    def _failed(self, what: str, error: BaseException) -> TaskFailed:
+    def failed(self, what: str, error: BaseException) -> TaskFailed:
+        """Report a failure that nothing foresaw, and return the error for those who wait."""
         reported = TaskFailed(f"{what}: {error!r}")
         reported.__cause__ = error
         self._report(reported)

@@ -18,6 +18,9 @@ from saturnmq.client.kernels import BatchFields, SendHandle, SendResult
 from saturnmq.client.producer.batch_reference import BATCH_COUNT_MAX, EXTRA_BYTES_MAX, ITEM_OVERHEAD
 from saturnmq.protocol.message import MessageQueue
 
+RETRY_PAUSE_S = 0.05
+RETRY_PAUSE_MAX_S = 0.25
+
 _OFFSET_ID = re.compile("[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")  # of an IPv4 or IPv6 store
 
 
@@ -42,6 +45,11 @@ class ProducerBatch(BatchFields):
         self.attempts += 1
         self.queue = queue
         self.sent_at = at
+
+    @property
+    def pause_s(self) -> float:
+        """Seconds before the next attempt; the pause grows with each attempt."""
+        return float(min(RETRY_PAUSE_S * 2 ** min(self.attempts - 1, 8), RETRY_PAUSE_MAX_S))
 
     def wait(self, timeout: float | None) -> None:
         """Wait in this thread until the batch is over."""

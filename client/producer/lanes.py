@@ -5,6 +5,7 @@ that messages are pinned to (keys, selectors, `queue=`).
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from saturnmq.protocol.message import MessageQueue
@@ -75,6 +76,11 @@ class Lane:
         batch = self.ready.popleft()
         self.ready_bytes -= batch.reserved
         return batch
+
+    def next_of(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+        """The queue whose turn it is among these."""
+        self.next_queue += 1
+        return queues[self.next_queue % len(queues)]
 
     @property
     def is_idle(self) -> bool:

@@ -43,3 +43,9 @@ class ProducerOptions:
                 f"batch_bytes is {self.batch_bytes}: a batch that is compressed as a whole has "
                 f"{ZIPPED_BYTES_MAX} at most"
             )
+
+    def patience_s(self, pinned: object) -> float:
+        """Seconds of all attempts of a batch, which may be pinned to a queue."""
+        if pinned is not None or self.until_delivered:
+            return self.delivery_timeout
+        return self.send_timeout * (self.retries + 1)

@@ -23,7 +23,7 @@ from saturnmq.protocol.message import Message, MessageQueue
 from saturnmq.protocol.properties import SHARDING_KEY
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import TopicRoute, brokers_in
-from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.errors import InvalidParameter, SaturnError
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,10 @@ UNKNOWN = Round(0, ())
 
 
 def queue_of(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """The queue among the `queues` of a round that a sharding key goes to."""
+    """The queue among the `queues` of a round that a sharding key goes to. InvalidParameter: the
+    key is no text."""
+    if not isinstance(key, str):
+        raise InvalidParameter(f"sharding_key is {key!r:.60}: give text")
     return queues[abs(jhash(key)) % len(queues)]
 
 

@@ -72,8 +72,6 @@ from saturnmq.runtime.errors import (
 log = logging.getLogger(__name__)
 
 RETRY_CODES = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
-RETRY_PAUSE_S = 0.05
-RETRY_PAUSE_MAX_S = 0.25
 
 
 class Sender:
@@ -134,29 +132,27 @@ class Sender:
 
     def pump_lane(self, lane: Lane) -> None:
         head = self.accumulator.head
-        batch = head(lane)
-        if self._is_left_over(lane):  # filled by a thread that chose its queue before
-            self.leftovers.add(lane)
-        while batch is not None:
-            if self.closed:
-                self.accumulator.fail_lane(lane, ClientClosed("the producer is closed"))
-                return
-            if self._lingering.keeps(lane, batch):
-                return
-            queue = self._place(lane, whole=batch is not lane.open)
-            if queue is None:
-                return
-            batch = self.accumulator.pop(lane, queue.broker_name)
-            self._lingering.took(batch.count)
-            batch.deadline = self.runtime.monotonic() + self._patience(lane)
-            self._attempt(batch, queue)
+        try:
             batch = head(lane)
-
-    def _patience(self, lane: Lane) -> float:
-        options = self.options
-        if lane.pinned is not None or options.until_delivered:
-            return options.delivery_timeout
-        return options.send_timeout * (options.retries + 1)
+            if self._is_left_over(lane):  # filled by a thread that chose its queue before
+                self.leftovers.add(lane)
+            while batch is not None:
+                if self.closed:
+                    self.accumulator.fail_lane(lane, ClientClosed("the producer is closed"))
+                    return
+                if self._lingering.keeps(lane, batch):
+                    return
+                queue = self._place(lane, whole=batch is not lane.open)
+                if queue is None:
+                    return
+                batch = self.accumulator.pop(lane, queue.broker_name)
+                self._lingering.took(batch.count)
+                batch.deadline = self.runtime.monotonic() + self.options.patience_s(lane.pinned)
+                self._attempt(batch, queue)
+                batch = head(lane)
+        except Exception as error:  # a bug; nothing may wait in a lane that nobody empties
+            failed = self.core.tasks.failed(f"sending to {lane.topic!r} failed", error)
+            self.accumulator.fail_lane(lane, failed)
 
     # -- where to ------------------------------------------------------------------------------
 
@@ -237,24 +233,19 @@ class Sender:
         broker = self.faults.least_bad({queue.broker_name for queue in queues})
         if broker is None or lane.in_flight.get(broker, 0) >= limit:
             return None
-        return self._next_on(lane, [queue for queue in queues if queue.broker_name == broker])
-
-    @staticmethod
-    def _next_on(lane: Lane, queues: list[MessageQueue]) -> MessageQueue:
-        lane.next_queue += 1
-        return queues[lane.next_queue % len(queues)]
+        return lane.next_of([queue for queue in queues if queue.broker_name == broker])
 
     def _elsewhere(self, batch: ProducerBatch) -> MessageQueue | None:
         """The queue for a repeated unpinned batch: on another broker than the one that failed, if
         possible."""
-        lane = batch.lane
+        lane: Lane = batch.lane
         queues = self.core.publish_queues(lane.topic)
         if not queues:
             return None
         now = self.runtime.monotonic()
         others = [queue for queue in queues if queue.broker_name != batch.avoid] or queues
         sound = [queue for queue in others if self.faults.available(queue.broker_name, now)]
-        return self._next_on(lane, sound or others)
+        return lane.next_of(sound or others)
 
     def _resolve(self, lane: Lane) -> None:
         if not lane.resolving:
@@ -273,7 +264,7 @@ class Sender:
         """Find a route for the lane, or fail the batches in it."""
         is_found = partial(self._has_route, lane)
         try:
-            await until_routed(self, lane.topic, self._patience(lane), is_found)
+            await until_routed(self, lane.topic, self.options.patience_s(lane.pinned), is_found)
         except SaturnError as error:
             self._unresolved(lane, error)
         else:
@@ -284,25 +275,43 @@ class Sender:
 
     def _attempt(self, batch: ProducerBatch, queue: MessageQueue) -> None:
         batch.attempt(queue, self.runtime.monotonic())
-        address = self.core.broker_address(queue.broker_name)
-        if address is None:
-            reason = f"broker {queue.broker_name} has no master in the route"
-            self.runtime.call_soon(self._failed, batch, queue, ConnectFailed(reason))
-            return
-        waiting = self._connecting.get(address)
-        if waiting is not None:  # also if it is connected now: the others go first
-            waiting.append((batch, queue))
-            return
-        endpoint = self.core.connected(address)
-        if endpoint is not None:
-            self._transmit(batch, queue, endpoint)
-            return
-        self._connecting[address] = deque([(batch, queue)])
-        self.core.tasks.once(
-            partial(self._connect, address),
-            name=f"send to {address}",
-            failed=partial(self._connected, address),
-        )
+        try:
+            address = self.core.broker_address(queue.broker_name)
+            if address is None:
+                reason = f"broker {queue.broker_name} has no master in the route"
+                self.runtime.call_soon(self._failed, batch, queue, ConnectFailed(reason))
+                return
+            waiting = self._connecting.get(address)
+            if waiting is not None:  # also if it is connected now: the others go first
+                waiting.append((batch, queue))
+                return
+            endpoint = self.core.connected(address)
+            if endpoint is not None:
+                self._transmit(batch, queue, endpoint)
+                return
+            self._connecting[address] = deque([(batch, queue)])
+            self.core.tasks.once(
+                partial(self._connect, address),
+                name=f"send to {address}",
+                failed=partial(self._connected, address),
+            )
+        except Exception as error:
+            self.runtime.call_soon(self._broke, [batch], error)
+
+    def _broke(self, batches: Iterable[ProducerBatch], error: Exception) -> None:
+        """End batches that met a bug, which may have sent them."""
+        failed = self.core.tasks.failed("a send failed", error)
+        for batch in [each for each in batches if not each.done]:
+            assert batch.queue is not None, "it was attempted"
+            batch.unsure = True
+            self._over(batch, batch.queue, failed)
+
+    def _ending(self, batches: Sequence[ProducerBatch], work: Callable[..., None], *a: Any) -> None:
+        """Have `work` take in the answer for these batches."""
+        try:
+            self._together(work, *a)
+        except Exception as error:
+            self._broke(batches, error)
 
     async def _connect(self, address: str) -> None:
         result: Endpoint | SaturnError
@@ -352,12 +361,9 @@ class Sender:
             "n": carrier.broker,
         }
         command = Command(int(RequestCode.SEND_BATCHES), ext, encode_parts(carrier.parts()))
-        self._ask(
-            carrier.endpoint,
-            command,
-            [batch for batch, _ in carrier.batches],
-            partial(self._together, self._carried, carrier),
-        )
+        batches = [batch for batch, _ in carrier.batches]
+        answered = partial(self._ending, batches, self._carried, carrier)
+        self._ask(carrier.endpoint, command, batches, answered)
 
     def _send(
         self,
@@ -371,7 +377,8 @@ class Sender:
                 self._arrived(carrier)
             self._settle(batch, queue, result)
 
-        self._ask(endpoint, self.command(batch, queue), [batch], partial(self._together, answered))
+        ending = partial(self._ending, [batch], answered)
+        self._ask(endpoint, self.command(batch, queue), [batch], ending)
 
     def _ask(
         self,
@@ -511,7 +518,7 @@ class Sender:
     ) -> None:
         """Go on with a batch whose first attempt was made on another thread; `error` is None if it
         was stored short of its ack mode."""
-        batch.deadline = batch.sent_at + self._patience(batch.lane)
+        batch.deadline = batch.sent_at + self.options.patience_s(batch.lane.pinned)
         self.accumulator.adopt(batch, queue.broker_name)
         if error is None:
             batch.unsure = True
@@ -523,7 +530,7 @@ class Sender:
         """The first attempt at a batch of an idle lane, by a thread that sends it itself; `settled`
         has to follow. False if the thread must not send it."""
         batch.attempt(queue, self.runtime.monotonic())
-        batch.deadline = batch.sent_at + self._patience(batch.lane)
+        batch.deadline = batch.sent_at + self.options.patience_s(batch.lane.pinned)
         return self.accumulator.claim(batch, queue.broker_name)
 
     def settled(
@@ -531,7 +538,7 @@ class Sender:
     ) -> None:
         """Act on the answer to an attempt that began with `begin`, or on the lack of one."""
         self._lingering.took(batch.count)
-        self._together(self._settle, batch, queue, result)
+        self._ending([batch], self._settle, batch, queue, result)
 
     # -- after an attempt ----------------------------------------------------------------------
 
@@ -577,9 +584,11 @@ class Sender:
         if self.closed or self.core.closed or self._spent(batch, error, now):
             self._over(batch, queue, error)
             return
-        pause = _pause(batch)
+        pause = batch.pause_s
         if now + (pause if batch.lane.pinned else 0.0) >= batch.deadline:
-            self._over(batch, queue, not_in_time(batch, self._patience(batch.lane), error))
+            self._over(
+                batch, queue, not_in_time(batch, self.options.patience_s(batch.lane.pinned), error)
+            )
             return
         log.debug("attempt %d of a send to %s failed: %s", batch.attempts, queue, error)
         self._again(batch, queue)
@@ -618,7 +627,7 @@ class Sender:
         its own queue, after a pause."""
         batch.avoid = queue.broker_name
         if batch.lane.pinned is not None:
-            self.runtime.call_later(_pause(batch), self._attempt_bound, batch, queue)
+            self.runtime.call_later(batch.pause_s, self._attempt_bound, batch, queue)
             return
         other = self._elsewhere(batch) or queue
         self._move(batch.lane, queue, other)
@@ -626,7 +635,7 @@ class Sender:
         if well and other.broker_name != queue.broker_name:
             self._attempt(batch, other)
         else:
-            self.runtime.call_later(_pause(batch), self._attempt, batch, other)
+            self.runtime.call_later(batch.pause_s, self._attempt, batch, other)
 
     def _attempt_bound(self, batch: ProducerBatch, queue: MessageQueue) -> None:
         """Repeat a pinned batch, which went to `queue`; the queue may be gone by now."""
@@ -639,8 +648,3 @@ class Sender:
     def _move(self, lane: Lane, old: MessageQueue, new: MessageQueue) -> None:
         lane.depart(new.broker_name)
         lane.land(old.broker_name)
-
-
-def _pause(batch: ProducerBatch) -> float:
-    """Seconds before the next attempt; the pause grows with each attempt."""
-    return float(min(RETRY_PAUSE_S * 2 ** min(batch.attempts - 1, 8), RETRY_PAUSE_MAX_S))
