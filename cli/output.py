@@ -76,17 +76,15 @@ def refuse(text: str) -> NoReturn:
 
 def addresses(text: str, wrong: Callable[[str], NoReturn] = fail) -> list[str]:
     """`a:1,b:2` or RocketMQ's `a:1;b:2` as a list; `wrong` ends what cannot be one."""
-    from saturnmq.runtime.door import split_address, split_addresses
+    from saturnmq.runtime.door import server_addresses
+    from saturnmq.runtime.errors import ConfigError
 
-    found = split_addresses(text)
-    for part in found:
-        try:
-            split_address(part, least_port=1)
-        except ValueError:
-            wrong(f"--nameserver wants HOST:PORT[,...] with ports from 1 to 65535, not {part!r}")
-    if not found:
+    if not text.strip(" ,;"):
         wrong(f"no nameserver: pass --nameserver HOST:PORT or set {NAMESERVER_VARIABLE}")
-    return found
+    try:
+        return server_addresses(text, "--nameserver")
+    except ConfigError as error:
+        wrong(str(error))
 
 
 def pairs(texts: Sequence[str] | None, what: str) -> dict[str, str]:

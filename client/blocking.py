@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, new_core
+from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, nameservers_of, new_core
 from saturnmq.client.kernels import results_of
 from saturnmq.client.loop_thread import LoopThread, shut_gate
 from saturnmq.client.producer import at_exit
@@ -202,7 +202,9 @@ class Producer:
             compression=compression,
             latency_table=latency_table,
         )
-        self._new_core = partial(new_core, nameservers, tls=tls, credentials=credentials)
+        self._new_core = partial(
+            new_core, nameservers_of(nameservers), tls=tls, credentials=credentials
+        )
         self._trace = topic_of(trace) if trace else ""
         self._namespace = namespace_of(namespace)
         self._thread: LoopThread | None = None
@@ -251,12 +253,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -82,7 +82,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     def __init__(
         self,
         group: str,
-        nameservers: str | Sequence[str] = (),
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         listener: Listener | None = None,
         listener_one: OneListener | None = None,
@@ -115,7 +115,7 @@ class PushConsumer(Facade[push_consumer.PushConsumer]):
     ) -> None:
         """ConfigError names settings that are wrong or exclude each other.
 
-        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        nameservers: "HOST:PORT[,...]" or a sequence of them
         listener: called with a list of messages of one queue; may be `async`
         listener_one: called with each message instead
         ordered: consume each queue in its order; `orderly` is RocketMQ's word for it
@@ -271,7 +271,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     def __init__(
         self,
         group: str,
-        nameservers: str | Sequence[str] = (),
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         from_beginning: bool = False,
         consume_from: str | int = "last",
@@ -293,7 +293,7 @@ class PullConsumer(Facade[pull_consumer.PullConsumer]):
     ) -> None:
         """ConfigError names settings that are wrong or exclude each other.
 
-        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        nameservers: "HOST:PORT[,...]" or a sequence of them
         from_beginning: short for consume_from="first"
         consume_from: the start of a group without an offset: "first", "last" or a time in ms
         auto_commit: each poll() commits the messages of the polls before it
@@ -452,7 +452,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
     def __init__(
         self,
         group: str,
-        nameservers: str | Sequence[str] = (),
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         from_beginning: bool = False,
         consume_from: str | int = "last",
@@ -465,7 +465,7 @@ class SimpleConsumer(Facade[simple_consumer.SimpleConsumer]):
         client_id: str | None = None,
         on_error: ErrorListener | None = None,
     ) -> None:
-        """nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        """nameservers: "HOST:PORT[,...]" or a sequence of them
         from_beginning: short for consume_from="first"
         consume_from: the start of a group without an offset: "first", "last" or a time in ms. With
             "last" a queue that still has its very first message is read from there in any case

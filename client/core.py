@@ -33,7 +33,7 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import MASTER_ID, TopicRoute
 from saturnmq.protocol.signing import UNSIGNED, Signing
 from saturnmq.runtime import forks
-from saturnmq.runtime.door import Runtime, split_addresses
+from saturnmq.runtime.door import Runtime, server_addresses
 from saturnmq.runtime.errors import ClientClosed, RouteNotFound, SaturnError
 from saturnmq.runtime.supervision import Supervisor
 
@@ -64,9 +64,7 @@ class ClientCore:
         credentials: Credentials | None = None,
     ) -> None:
         """`signing`: under the secret of the brokers, for what only they and operators may ask."""
-        self.nameservers = split_addresses(nameservers)
-        if not self.nameservers:
-            raise RouteNotFound("no nameserver given: pass nameservers=['HOST:9876', ...]")
+        self.nameservers = server_addresses(nameservers)
         self.runtime = runtime
         self.signing = signing
         self.tls = context_of(tls)
@@ -193,6 +191,19 @@ class ClientCore:
                 listener(error)
             except BaseException:  # SystemExit too: it would end the loop and say nothing
                 log.exception("on_error failed on %r", error)
+
+    def report_nameservers(self) -> None:
+        """Report, once for each outage, that no nameserver tells a route: for work that goes on
+        asking, without a caller who would get the error."""
+        trouble = self._rotation.trouble
+        if trouble is not None and not self._rotation.told:
+            self._rotation.told = True
+            self.report_error(
+                type(trouble)(
+                    f"no route from the nameservers {', '.join(self.nameservers)}, asking again "
+                    f"until one tells it; the last answer: {trouble}"
+                )
+            )
 
     # -- connections and requests: see ServerConnections ----------------------------------------
 
@@ -359,8 +370,14 @@ class ClientCore:
         await self._heartbeats.beat_now()
 
 
+def nameservers_of(given: str | Sequence[str] | None) -> list[str]:
+    """The nameservers that the application names; None is the one of this machine. ConfigError:
+    there is none, or one is no address."""
+    return server_addresses(DEFAULT_NAMESERVER if given is None else given)
+
+
 def new_core(
-    nameservers: str | Sequence[str],
+    nameservers: str | Sequence[str] | None,
     runtime: Runtime | None,
     client_id: str | None = None,
     *,
@@ -373,7 +390,7 @@ def new_core(
         from saturnmq.runtime.native import NativeRuntime
 
         runtime = NativeRuntime()
-    addresses = nameservers or DEFAULT_NAMESERVER
+    addresses = nameservers_of(nameservers)
     return ClientCore(
         runtime, addresses, client_id, signing=signing, tls=tls, credentials=credentials
     )

@@ -20,6 +20,7 @@ from saturnmq.runtime.errors import (
     RequestTimeout,
     RouteNotFound,
     SaturnError,
+    UnsupportedRequest,
 )
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,10 @@ class NameserverRotation:
         self._connections = connections
         self._addresses = addresses
         self._at = runtime.random.randrange(len(addresses))
+        self.trouble: SaturnError | None = None
+        """Why the last request had no use; None: a nameserver answered it."""
+        self.told = False
+        """Whether the application knows of the trouble."""
 
     @property
     def current(self) -> str:
@@ -69,7 +74,7 @@ class NameserverRotation:
             address = self.current
             request = Command.request(cmd.code, dict(cmd.ext or {}), cmd.body)
             try:
-                return read(await self._connections.invoke(address, request, timeout_s, ok))
+                found = read(await self._connections.invoke(address, request, timeout_s, ok))
             except (ConnectionLost, RequestTimeout, MalformedFrame, RouteNotFound) as error:
                 last = error
                 if isinstance(error, MalformedFrame):
@@ -77,4 +82,11 @@ class NameserverRotation:
                 if isinstance(error, RequestTimeout):
                     self._connections.drop(address)
                 self._go_on()
+            except UnsupportedRequest as error:  # it is none
+                self.trouble = type(error)(f"{address}: {error}")
+                raise
+            else:
+                self.trouble, self.told = None, False
+                return found
+        self.trouble = last
         raise last or RouteNotFound("no nameserver configured")

@@ -18,6 +18,8 @@ from collections.abc import Callable, Coroutine, Iterable
 from ipaddress import ip_address
 from typing import Any, Protocol, TypeVar
 
+from .errors import ConfigError
+
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
 LOCAL = "\0saturnmq/"  # and the address: the name of a Unix socket (local_sockets.py)
@@ -236,6 +238,25 @@ def split_addresses(addresses: str | Iterable[str]) -> list[str]:
     texts = [addresses] if isinstance(addresses, str) else addresses
     parts = [part.strip() for text in texts for part in text.replace(";", ",").split(",")]
     return [part for part in parts if part]
+
+
+def server_addresses(given: str | Iterable[str], what: str = "nameservers") -> list[str]:
+    """The addresses to dial that a caller names as `what`. ConfigError: there is none, or one is no
+    address."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, Iterable) or not all(isinstance(each, str) for each in texts):
+        raise ConfigError(f"{what} wants HOST:PORT[,...] or a list of them, not {given!r:.80}")
+    found = split_addresses(texts)
+    for part in found:
+        try:
+            split_address(part, least_port=1)
+        except ValueError:
+            raise ConfigError(
+                f"{what} wants HOST:PORT[,...] with ports from 1 to 65535, not {part!r}"
+            ) from None
+    if not found:
+        raise ConfigError(f"{what} names no address: give HOST:PORT[,...]")
+    return found
 
 
 def join_address(host: str, port: int) -> str:

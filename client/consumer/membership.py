@@ -26,7 +26,7 @@ from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.protocol.topics import RETRY_PREFIX
-from saturnmq.runtime.errors import SaturnError
+from saturnmq.runtime.errors import RouteNotFound, SaturnError, TopicNotExist
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +150,8 @@ class Membership:
         except SaturnError as error:
             # %RETRY% appears when a broker has got the first heartbeat: no need to hurry.
             log.debug("no route of %s: %s", topic, error)
+            if not isinstance(error, TopicNotExist | RouteNotFound):
+                self._core.report_nameservers()
             return None
         if self._member.broadcasting:
             return Share(list(queues))

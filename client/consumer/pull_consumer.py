@@ -30,7 +30,7 @@ from saturnmq.client.consumer.polled_offsets import PolledOffsets
 from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
-from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
+from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
@@ -74,7 +74,7 @@ class PullConsumer:
     def __init__(
         self,
         group: str,
-        nameservers: str | Sequence[str] = (),
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         from_beginning: bool = False,
         consume_from: str | int = "last",
@@ -98,7 +98,7 @@ class PullConsumer:
     ) -> None:
         """ConfigError names settings that are wrong or exclude each other.
 
-        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        nameservers: "HOST:PORT[,...]" or a sequence of them
         from_beginning: short for consume_from="first"
         consume_from: the start of a group without an offset: "first", "last" or a time in ms
         auto_commit: each poll() commits the messages of the polls before it

@@ -48,7 +48,7 @@ from saturnmq.client.consumer.results import ConsumeResult, check_suspend
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import start_offset, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
-from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
+from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.terms import note_term
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
@@ -92,7 +92,7 @@ class PushConsumer:
     def __init__(
         self,
         group: str,
-        nameservers: str | Sequence[str] = (),
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         listener: Listener | None = None,
         listener_one: OneListener | None = None,
@@ -128,7 +128,7 @@ class PushConsumer:
     ) -> None:
         """ConfigError names settings that are wrong or exclude each other.
 
-        nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        nameservers: "HOST:PORT[,...]" or a sequence of them
         listener: called with a list of messages of one queue; may be `async`
         listener_one: called with each message instead
         ordered: consume each queue in its order; `orderly` is RocketMQ's word for it

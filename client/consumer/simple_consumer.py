@@ -25,7 +25,7 @@ from saturnmq.client.consumer.pop_start import PopStart
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import find_queues, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
-from saturnmq.client.core import ClientCore, ErrorListener, shared_or_new
+from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, shared_or_new
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
@@ -86,7 +86,7 @@ class SimpleConsumer:
     def __init__(
         self,
         group: str,
-        nameservers: str | Sequence[str] = (),
+        nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,
         *,
         from_beginning: bool = False,
         consume_from: str | int = "last",
@@ -101,7 +101,7 @@ class SimpleConsumer:
         core: ClientCore | None = None,
         runtime: Runtime | None = None,
     ) -> None:
-        """nameservers: "HOST:PORT[,...]" or a sequence of them; 127.0.0.1:9876 by default
+        """nameservers: "HOST:PORT[,...]" or a sequence of them
         from_beginning: short for consume_from="first"
         consume_from: the start of a group without an offset: "first", "last" or a time in ms. With
             "last" a queue that still has its very first message is read from there in any case

@@ -131,6 +131,7 @@ class Subscriptions:
             names = set(await user_topics_of(self._core, nodes))
         except SaturnError as error:
             log.info("group %s: the topics are not known now: %s", self._group, error)
+            self._core.report_nameservers()
             return False
         changed = False
         for topic in sorted(names):

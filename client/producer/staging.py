@@ -32,9 +32,8 @@ from saturnmq.protocol.channel import Channel
 from saturnmq.protocol.codes import PERM_WRITE, RequestCode, ResponseCode
 from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.route import brokers_of
-from saturnmq.runtime.door import split_addresses
+from saturnmq.runtime.door import server_addresses
 from saturnmq.runtime.errors import (
-    ConfigError,
     ConnectFailed,
     NoPermission,
     SaturnError,
@@ -98,9 +97,7 @@ class StagingClient:
     ) -> None:
         """`timeout_s`: how long one request may take; `retry_s`: how long to go on after failures
         that may pass; `channels`: the connections to use; by default its own."""
-        addresses = split_addresses(nameservers)
-        if not addresses:
-            raise ConfigError("no nameserver is given; name one as host:port")
+        addresses = server_addresses(nameservers)
         self.timeout_s = timeout_s
         self.retry_s = retry_s
         self.channels = Channels() if channels is None else channels

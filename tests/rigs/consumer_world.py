@@ -135,6 +135,9 @@ class WorldCore:
         for listener in self.error_listeners:
             listener(error)
 
+    def report_nameservers(self) -> None:
+        self.report_error(ConnectionLost("no nameserver answers"))
+
     def subscription_version(self) -> int:
         self._subscriptions += 1
         return self._subscriptions

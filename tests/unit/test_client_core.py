@@ -17,6 +17,7 @@ from saturnmq.protocol.codes import RequestCode
 from saturnmq.protocol.remoting import Command
 from saturnmq.runtime.errors import (
     ClientClosed,
+    ConfigError,
     ConnectFailed,
     ConnectionLost,
     MalformedFrame,
@@ -130,7 +131,7 @@ def test_a_client_starts_without_a_nameserver_but_not_without_the_address_of_one
         assert world.runtime.dialled == order[first:] + order[:first]
         assert core.client_id.startswith("127.0.0.1@")
         await core.close()
-        with pytest.raises(RouteNotFound, match="no nameserver given"):
+        with pytest.raises(ConfigError, match="nameservers names no address"):
             ClientCore(world.runtime, [])
 
     run(test, 4)
