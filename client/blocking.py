@@ -20,6 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, nameservers_of, new_core
 from saturnmq.client.kernels import results_of
 from saturnmq.client.loop_thread import LoopThread, shut_gate
+from saturnmq.client.option_checks import TIMEOUT, check_timeout, checked
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
 from saturnmq.client.producer.batch import ProducerBatch, SendHandle, SendResult
@@ -48,13 +49,7 @@ class FacadeTarget(Protocol):
 
     def start(self) -> Coroutine[Any, Any, object]: ...
     def close(self) -> Coroutine[Any, Any, None]: ...
-    def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> Coroutine[Any, Any, None]: ...
+    def __aexit__(self, *_: Any, **__: Any) -> Coroutine[Any, Any, None]: ...
 
 
 Async = TypeVar("Async", bound=FacadeTarget)
@@ -134,6 +129,7 @@ class Producer:
     options: ProducerOptions
     """The options of the producer."""
 
+    @checked
     def __init__(
         self,
         group: str = async_producer.DEFAULT_GROUP,
@@ -274,7 +270,7 @@ class Producer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send and wait for the acknowledgement."""
-        self._check_caller()
+        self._check_call(timeout)
         if timeout is not None and self.engine.needs_route(message, queue, sharding_key, selector):
             timeout = self._run(self.engine.until_routed(message.topic, timeout))
         express = self._express
@@ -322,7 +318,7 @@ class Producer:
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
-        self._check_caller()
+        self._check_call(timeout)
         engine, express = self.engine, self._express
         batch: ProducerBatch | None = None
         if express is not None and (timeout is None or timeout >= self.options.send_timeout):
@@ -377,6 +373,7 @@ class Producer:
     ) -> ReceivedMessage:
         """Send a request and wait for the reply that a consumer gives by `reply`. RequestTimeout:
         none came in `timeout` seconds; a consumer may have got the request all the same."""
+        check_timeout(timeout, allowed=TIMEOUT)
         engine = self.engine
         clock = engine.core.runtime.monotonic
         ends = clock() + timeout
@@ -436,11 +433,13 @@ class Producer:
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged or has failed."""
+        check_timeout(timeout)
         self._run(self.engine.flush(), timeout)
 
     def close(self, timeout: float | None = 30.0) -> None:
         """Flush, then close the producer. In a child of the process that started it this does
         nothing."""
+        check_timeout(timeout)
         thread, engine = self._thread, self._engine
         if thread is None or engine is None or self._closed or thread.inherited:
             return
@@ -472,7 +471,9 @@ class Producer:
         self.close(0.0)
         return lost
 
-    def _check_caller(self) -> None:
+    def _check_call(self, timeout: float | None = None) -> None:
+        if timeout is not None:
+            check_timeout(timeout)
         if self._thread is not None:
             self._thread.check_caller()
 
@@ -484,7 +485,7 @@ class Producer:
         # Not under the lock, which the loop takes: a sender far ahead pauses in here.
         accepted = accept()
         while accepted is None:
-            self._check_caller()
+            self._check_call()
             with self._room:
                 accepted = accept()
                 if accepted is None:

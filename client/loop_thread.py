@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
+from saturnmq.client.option_checks import check_timeout
 from saturnmq.client.producer.batch import ProducerBatch
 from saturnmq.runtime import forks
 from saturnmq.runtime.errors import ClientClosed, RequestTimeout
@@ -104,6 +105,7 @@ class LoopThread:
 
     def wait_for(self, batch: ProducerBatch, timeout: float | None) -> None:
         """Wait until `batch` is over; RequestTimeout if it takes longer than `timeout` seconds."""
+        check_timeout(timeout)
         self.check_caller()
         over = shut_gate()
         if batch.lane.owner.watch(batch, over.release, waits=True) and not over.acquire(

@@ -34,6 +34,7 @@ from saturnmq.client.admin.topic_settings import (
 )
 from saturnmq.client.cluster_view import groups_in, nodes_of, topics_of, user_topics_of
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
+from saturnmq.client.option_checks import checked
 from saturnmq.client.tls import Tls
 from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import MessageQueue
@@ -57,6 +58,7 @@ class Admin(ClusterOperations, MessageOperations, AccessOperations):
     timeout: float
     """Seconds that a server has for one answer."""
 
+    @checked
     def __init__(
         self,
         nameservers: str | Sequence[str] = DEFAULT_NAMESERVER,

@@ -28,6 +28,7 @@ from typing import Any, cast
 
 from saturnmq.client.consumer.process_queue import MessageRun
 from saturnmq.client.consumer.results import ConsumeResult, Retry
+from saturnmq.client.option_checks import check_options
 from saturnmq.protocol.message import ReceivedMessage
 from saturnmq.runtime.door import Runtime, Workers
 from saturnmq.runtime.errors import (
@@ -72,11 +73,6 @@ class Caller:
         around: Around | None = None,
     ) -> None:
         """`around` takes the listeners that the application gave, and returns those to call."""
-        if batch_size < 1 or threads < 1:
-            raise ConfigError(
-                f"consume_message_batch_max_size {batch_size} and consume_threads {threads} "
-                "must be at least 1"
-            )
         self._runtime = runtime
         self._report_error = report_error
         self._reported_at: dict[str, float] = {}  # by kind of fault: the last report
@@ -96,6 +92,7 @@ class Caller:
         """Set the listener: `listener` with a list, or `listener_one` with each message."""
         if (listener is None) == (listener_one is None):
             raise ConfigError("give either listener (gets a list) or listener_one (gets a message)")
+        check_options({"listener": listener, "listener_one": listener_one})
         if self.ready and self._given != (listener, listener_one):
             raise ConfigError("the consumer has a listener; use another consumer for another one")
         self._given = self._many, self._one = listener, listener_one

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from saturnmq.client.consumer.pop_calls import ANY
-from saturnmq.client.consumer.rebalance import Strategy, assign
+from saturnmq.client.consumer.rebalance import assign, strategy_of
 from saturnmq.client.consumer.starting import Baseline, find_queues
 from saturnmq.client.core import ClientCore
 from saturnmq.protocol import checked, fastjson
@@ -85,7 +85,7 @@ class Membership:
         self,
         core: ClientCore,
         group: str,
-        how: Strategy,
+        strategy: str,
         interval_s: float,
         member: RebalanceMember,
         popper: QueuePopper | None = None,
@@ -93,7 +93,7 @@ class Membership:
         """Without `popper` the consumer pulls whatever its group was told."""
         self._core = core
         self._group = group
-        self._how = how
+        self._how = strategy_of(strategy)
         self._interval = interval_s
         self._member = member
         self._popper = popper

@@ -38,27 +38,17 @@ from saturnmq.protocol.namespaces import Namespace
 from saturnmq.protocol.popped import handle_of
 from saturnmq.protocol.retry_policy import DEFAULT_POLICY
 from saturnmq.protocol.subscription import Subscription
-from saturnmq.runtime.errors import ConfigError, ListenerStuck, SaturnError
+from saturnmq.runtime.errors import ListenerStuck, SaturnError
 
 log = logging.getLogger(__name__)
 
 INVISIBLE_S = 60.0
-INVISIBLE_LEAST_S, INVISIBLE_MOST_S = 5.0, 300.0  # RocketMQ's bounds
 BATCH = 32  # of one pop
 OPEN_MOST = 96  # messages of one queue that were popped and are not consumed
 AHEAD = 0.5  # of the invisible time, for messages that wait
 HOLD_S = 15.0
 ERROR_PAUSE_S = 1.0
 EMPTY_PAUSE_S = 0.5  # after an answer without messages that came at once
-
-
-def check_invisible(seconds: float) -> None:
-    """ConfigError: popped messages cannot be out for so long, or so short."""
-    if not INVISIBLE_LEAST_S <= seconds <= INVISIBLE_MOST_S:
-        raise ConfigError(
-            f"pop_invisible_s {seconds}: it must be from {INVISIBLE_LEAST_S:g} to "
-            f"{INVISIBLE_MOST_S:g} seconds"
-        )
 
 
 class PopQueue(AssignedQueue):
@@ -105,7 +95,6 @@ class PopConsumption(Concurrent):
         max_reconsume: int,
         invisible_s: float,
     ) -> None:
-        check_invisible(invisible_s)
         super().__init__(core, group, caller, send_back, broadcasting=False, timeout_s=invisible_s)
         self._calls = calls
         self._namespace = namespace

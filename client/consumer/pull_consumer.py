@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer import starting
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, member_info
@@ -31,6 +30,7 @@ from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.pulling import Puller
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, shared_or_new
+from saturnmq.client.option_checks import check_timeout, checked
 from saturnmq.client.terms import note_term
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
@@ -71,6 +71,7 @@ class PullConsumer:
     consume_from: str | int
     """The start of a group without an offset: "first", "last" or a time in ms."""
 
+    @checked
     def __init__(
         self,
         group: str,
@@ -144,8 +145,7 @@ class PullConsumer:
             namespace=self._namespace,
         )
         self._limits = FlowLimits(max_cached_messages, max_cached_bytes)
-        how = strategies.strategy(rebalance)
-        self._membership = Membership(self.core, group, how, rebalance_interval_s, self)
+        self._membership = Membership(self.core, group, rebalance, rebalance_interval_s, self)
         self._commit_interval = commit_interval_s
         self._traces = ConsumptionTraces(self.core, self.group, trace) if trace else None
         self._held: dict[MessageQueue, AssignedQueue] = {}
@@ -264,6 +264,7 @@ class PullConsumer:
             raise ClientClosed("the consumer is not running: call start() first")
         if max_messages < 1:
             raise InvalidParameter(f"max_messages {max_messages} must be at least 1")
+        check_timeout(timeout_s, "timeout_s")
         self.round.settle()
         if self.auto_commit:
             self._polled.note_all()

@@ -36,7 +36,6 @@ from saturnmq.protocol.remoting import Command
 from saturnmq.protocol.subscription import Subscription
 from saturnmq.protocol.topics import RETRY_PREFIX
 from saturnmq.runtime.errors import (
-    ConfigError,
     MalformedFrame,
     RouteNotFound,
     SaturnError,
@@ -50,7 +49,7 @@ OWN_COUNT, OWN_BYTES = 2048, 2 << 20  # 2 MiB gave a tenth more messages of 1 Ki
 AVOID_S = 3.0
 HOLD_S = 15.0
 IDLE_PULLS = 100  # pulls a second, for a consumer of many queues without a given hold time
-HOLD_MIN_S, HOLD_MAX_S = 0.1, 60.0  # brokers hold no longer; a shorter hold is no long polling
+HOLD_MAX_S = 60.0  # brokers hold no longer
 # A broker looks for expired long polls every 5 s only; the client must outwait that.
 ANSWER_MARGIN_S = 10.0
 
@@ -127,11 +126,6 @@ class Puller:
         self._core = core
         self._group = group
         self._subscriptions = subscriptions
-        if hold_s is not None and not HOLD_MIN_S <= hold_s <= HOLD_MAX_S:
-            raise ConfigError(
-                f"hold_s is {hold_s}: a broker may hold a pull for {HOLD_MIN_S:g} to "
-                f"{HOLD_MAX_S:g} seconds"
-            )
         self._verify_crc = verify_crc
         self._namespace = namespace
         self._hold_s = hold_s

@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from saturnmq.client.consumer import rebalance as strategies
 from saturnmq.client.consumer.assigned_queue import AssignedQueue
 from saturnmq.client.consumer.consumer_data import heartbeat_entry, member_info
 from saturnmq.client.consumer.consumer_tasks import ConsumerTasks
@@ -44,11 +43,12 @@ from saturnmq.client.consumer.pop_start import PopStart
 from saturnmq.client.consumer.popping import INVISIBLE_S, PopConsumption, PoppedQueues
 from saturnmq.client.consumer.process_queue import FlowLimits, MessageRun
 from saturnmq.client.consumer.pulling import Puller
-from saturnmq.client.consumer.results import ConsumeResult, check_suspend
+from saturnmq.client.consumer.results import ConsumeResult
 from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import start_offset, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, shared_or_new
+from saturnmq.client.option_checks import checked
 from saturnmq.client.terms import note_term
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
@@ -89,6 +89,7 @@ class PushConsumer:
     consume_from: str | int
     """The start of a group without an offset: "first", "last" or a time in ms."""
 
+    @checked
     def __init__(
         self,
         group: str,
@@ -166,16 +167,14 @@ class PushConsumer:
         self._namespace = namespace_of(namespace)
         group = self._group = topics.check_group(self._namespace.wrap(group))
         topics.check_instance(instance_name)
-        ordered = ordered or orderly
+        self.ordered = ordered = ordered or orderly
         consume_from = start_place(consume_from, from_beginning=from_beginning)
-        check_suspend(suspend_s, ConfigError)
         if ordered and broadcasting:
             raise ConfigError("an ordered consumer cannot broadcast: choose one of the two")
         self.core, self._owns_core = shared_or_new(
             core, runtime, nameservers, client_id, tls, credentials, on_error
         )
         self.runtime = self.core.runtime
-        self.ordered = ordered
         self.broadcasting = broadcasting
         self.consume_from = consume_from
         self._subscribed = Subscriptions(self.core, group, self._namespace, rebalance_interval_s)
@@ -225,9 +224,10 @@ class PushConsumer:
             self.subscriptions,
             PopStart(self.core, group, self.consume_from, self.baseline),
         )
-        how = strategies.strategy(rebalance)
         popper = None if ordered or broadcasting else self._popping
-        self._membership = Membership(self.core, group, how, rebalance_interval_s, self, popper)
+        self._membership = Membership(
+            self.core, group, rebalance, rebalance_interval_s, self, popper
+        )
         self._commit_interval = commit_interval_s
         self._tasks = ConsumerTasks(self.core.tasks, group)
         self._life = Life(self.runtime)

@@ -22,6 +22,7 @@ from hashlib import md5
 
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.sharing import average, average_by_circle
+from saturnmq.runtime.errors import ConfigError
 
 Strategy = Callable[[str, Sequence[MessageQueue], Sequence[str]], list[MessageQueue]]
 
@@ -82,14 +83,12 @@ STRATEGIES: dict[str, Strategy] = {
 }
 
 
-def strategy(name: str) -> Strategy:
-    """The strategy called `name`; raises ValueError that lists the names."""
-    try:
-        return STRATEGIES[name.upper()]
-    except KeyError:
-        raise ValueError(
-            f"no rebalance strategy {name!r}: one of {', '.join(STRATEGIES)}"
-        ) from None
+def strategy_of(name: str) -> Strategy:
+    """The strategy called `name`; ConfigError lists the names."""
+    found = STRATEGIES.get(name.upper()) if isinstance(name, str) else None
+    if found is None:
+        raise ConfigError(f"rebalance is {name!r:.60}: give one of {', '.join(STRATEGIES)}")
+    return found
 
 
 def assign(

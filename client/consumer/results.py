@@ -5,9 +5,9 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from saturnmq.runtime.errors import InvalidParameter, SaturnError
+from saturnmq.client.option_checks import RANGES
+from saturnmq.runtime.errors import InvalidParameter
 
-SUSPEND_LEAST_S, SUSPEND_MOST_S = 0.01, 30.0  # RocketMQ's bounds
 DEAD_LETTER = -1
 LEVEL_MOST = 1 << 15  # far above the levels of any broker, which takes its last one instead
 
@@ -63,12 +63,6 @@ class Retry:
         if self.done < 0:
             raise InvalidParameter(f"done {self.done}: it counts messages, from 0 on")
         if self.suspend_s is not None:
-            check_suspend(self.suspend_s)
-
-
-def check_suspend(seconds: float, error: type[SaturnError] = InvalidParameter) -> None:
-    """Raise `error` if an ordered queue cannot wait so long, or so short."""
-    if not SUSPEND_LEAST_S <= seconds <= SUSPEND_MOST_S:
-        raise error(
-            f"suspend_s {seconds}: it must be from {SUSPEND_LEAST_S} to {SUSPEND_MOST_S:g} seconds"
-        )
+            fault = RANGES["suspend_s"].fault("suspend_s", self.suspend_s)
+            if fault:
+                raise InvalidParameter(fault)

@@ -26,6 +26,7 @@ from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import find_queues, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, shared_or_new
+from saturnmq.client.option_checks import TIMEOUT, Range, check_timeout, checked
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
@@ -53,6 +54,7 @@ BATCH_MAX = 32  # of one pop
 HOLD_S = 20.0  # a broker holds one request no longer
 AGAIN_S = 0.5  # after all brokers failed
 PATTERNS_S = 20.0  # between two looks for the topics of patterns, as between two rebalances
+INVISIBLE = Range(0, INVISIBLE_MAX_MS // 1000)
 
 
 class Source(NamedTuple):
@@ -83,6 +85,7 @@ class SimpleConsumer:
     consume_from: str | int
     """The start of a group without an offset: "first", "last" or a time in ms."""
 
+    @checked
     def __init__(
         self,
         group: str,
@@ -200,6 +203,7 @@ class SimpleConsumer:
         self._check_runs()
         if not 1 <= max_messages <= BATCH_MAX:
             raise InvalidParameter(f"max_messages {max_messages} must be from 1 to {BATCH_MAX}")
+        check_timeout(wait_s, "wait_s", allowed=TIMEOUT)
         invisible_ms = _milliseconds(invisible_s)
         until = self.runtime.monotonic() + wait_s
         while True:
@@ -378,8 +382,5 @@ def _listed(messages: ReceivedMessage | Iterable[ReceivedMessage]) -> list[Recei
 
 def _milliseconds(seconds: float) -> int:
     """InvalidParameter: no broker takes such an invisible time."""
-    if not 0 <= seconds <= INVISIBLE_MAX_MS / 1000:
-        raise InvalidParameter(
-            f"invisible_s {seconds} must be from 0 to {INVISIBLE_MAX_MS // 1000} seconds"
-        )
+    check_timeout(seconds, "invisible_s", allowed=INVISIBLE)
     return int(seconds * 1000)

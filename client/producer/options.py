@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from saturnmq.client.option_checks import check_options
 from saturnmq.client.producer.faults import DEFAULT_TABLE, LatencyTable
 from saturnmq.runtime.errors import ConfigError
 
-LINGER_MOST_S = 60.0
 ZIPPED_BYTES_MAX = 2 << 20  # of a batch before it is compressed: it has at most 32,767 messages
 
 
@@ -32,10 +32,7 @@ class ProducerOptions:
     latency_table: LatencyTable = DEFAULT_TABLE
 
     def __post_init__(self) -> None:
-        if not 0 <= self.linger <= LINGER_MOST_S:
-            raise ConfigError(
-                f"linger is {self.linger:g} s: give 0 to {LINGER_MOST_S:g}; 0 never waits"
-            )
+        check_options(vars(self))
         if self.compression not in (None, "zstd"):
             raise ConfigError(f'compression is {self.compression!r}: give "zstd" or None')
         if self.compression and self.batch_bytes > ZIPPED_BYTES_MAX:

@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, new_core
 from saturnmq.client.kernels import results_of
+from saturnmq.client.option_checks import TIMEOUT, check_timeout, checked
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer.batch import (
     ProducerBatch,
@@ -62,6 +63,7 @@ class Producer:
     options: ProducerOptions
     """The options of the producer."""
 
+    @checked
     def __init__(
         self,
         group: str = DEFAULT_GROUP,
@@ -180,6 +182,7 @@ class Producer:
         timeout: float | None = None,
     ) -> SendResult:
         """Send and wait for the acknowledgement."""
+        check_timeout(timeout)
         engine = self.engine
         if timeout is not None and engine.needs_route(message, queue, sharding_key, selector):
             timeout = await engine.until_routed(message.topic, timeout)
@@ -225,6 +228,7 @@ class Producer:
         timeout: float | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
+        check_timeout(timeout)
         batch = await self._accepted(self.engine.enqueue_batch, messages, queue)
         async with _within(timeout):
             await batch.handle(0)
@@ -275,6 +279,7 @@ class Producer:
     ) -> ReceivedMessage:
         """Send a request and wait for the reply that a consumer gives by `reply`. RequestTimeout:
         none came in `timeout` seconds; a consumer may have got the request all the same."""
+        check_timeout(timeout, allowed=TIMEOUT)
         engine = self.engine
         reply: asyncio.Future[ReceivedMessage] = engine.core.runtime.create_future()
         async with _within(timeout, "no reply in {} s; a consumer may still get the request"):
@@ -312,11 +317,13 @@ class Producer:
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything sent so far is acknowledged or has failed."""
+        check_timeout(timeout)
         async with _within(timeout):
             await self.engine.flush()
 
     async def close(self, timeout: float | None = 30.0) -> None:
         """Flush, then close the producer."""
+        check_timeout(timeout)
         if self._engine is not None:
             await self._engine.close(timeout)
         at_exit.forget(self._settle)

@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener
+from saturnmq.client.option_checks import check_timeout, checked
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer.batch import SendResult
 from saturnmq.client.producer.engine import ProducerEngine
@@ -375,6 +376,7 @@ class TransactionProducer(Producer):
             ...  # the local transaction
     """
 
+    @checked
     def __init__(
         self,
         group: str,
@@ -437,6 +439,7 @@ class TransactionProducer(Producer):
     async def close(self, timeout: float | None = 30.0) -> None:
         """Flush, and leave the group. Brokers ask another member about transactions that are
         open."""
+        check_timeout(timeout)
         await self._transactions.close()
         await super().close(timeout)
 

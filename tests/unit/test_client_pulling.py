@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from consumer_world import Q0, World
+from saturnmq import PullConsumer
 from saturnmq.client.consumer.pulling import Pulled, Puller
 from saturnmq.client.terms import note_term
 from saturnmq.protocol.message import MessageQueue
@@ -161,10 +162,10 @@ def test_limits_of_a_puller_count_where_they_are_smaller() -> None:
 @pytest.mark.parametrize(("hold_s", "good"), [(0.1, True), (60, True), (0.09, False), (61, False)])
 def test_how_long_a_broker_may_hold_a_pull_is_bounded(hold_s: float, good: bool) -> None:
     if good:
-        Puller(Replicas(), "G", {}, hold_s=hold_s)  # type: ignore[arg-type]
+        PullConsumer("G", "127.0.0.1:1", hold_s=hold_s).close()
         return
     with pytest.raises(ConfigError, match=r"0\.1 to 60 seconds"):
-        Puller(Replicas(), "G", {}, hold_s=hold_s)  # type: ignore[arg-type]
+        PullConsumer("G", "127.0.0.1:1", hold_s=hold_s)
 
 
 @pytest.mark.parametrize(("queues", "seconds"), [(1, 15), (1500, 15), (2000, 20), (9000, 60)])

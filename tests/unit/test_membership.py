@@ -12,7 +12,6 @@ from saturnmq.client.consumer.membership import Membership
 from saturnmq.client.consumer.starting import Baseline
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.remoting import Command
-from saturnmq.protocol.sharing import average
 from saturnmq.runtime.errors import ConnectionLost, TopicNotExist, UnsupportedRequest
 
 T0, T1, T2, T3 = (MessageQueue("T", "ab"[n // 2], n % 2) for n in range(4))
@@ -41,7 +40,7 @@ class Group:
         self.heartbeats = 0
         self.pauses: list[float] = []
         self.rounds = 0
-        self.made = Membership(self.core, "G", average, 20.0, self)  # type: ignore[arg-type]
+        self.made = Membership(self.core, "G", "AVG", 20.0, self)  # type: ignore[arg-type]
 
     def held_queues(self) -> list[MessageQueue]:
         return list(self.held)
@@ -184,7 +183,7 @@ class PoppingGroup(Group):
         self.popped: dict[str, list[MessageQueue]] = {}
         self.assignment: Any = []
         self.questions: list[str] = []
-        self.made = Membership(self.core, "G", average, 20.0, self, self)  # type: ignore[arg-type]
+        self.made = Membership(self.core, "G", "AVG", 20.0, self, self)  # type: ignore[arg-type]
 
     # its part that pops
 

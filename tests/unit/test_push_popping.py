@@ -349,7 +349,7 @@ def test_a_share_gives_each_member_its_own_queues() -> None:
 
 @pytest.mark.parametrize("seconds", [0, 4.9, 301, float("nan")])
 def test_an_invisible_time_out_of_rocketmqs_bounds_is_refused(seconds: float) -> None:
-    with pytest.raises(ConfigError, match="from 5 to 300"):
+    with pytest.raises(ConfigError, match="give 5 to 300"):
         PushConsumer("G", listener_one=print, pop_invisible_s=seconds)
 
 

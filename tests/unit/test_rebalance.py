@@ -5,9 +5,10 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from saturnmq.client.consumer.rebalance import STRATEGIES, assign, sticky, strategy
+from saturnmq.client.consumer.rebalance import STRATEGIES, assign, sticky, strategy_of
 from saturnmq.protocol.message import MessageQueue
 from saturnmq.protocol.sharing import average
+from saturnmq.runtime.errors import ConfigError
 
 
 def queues(count: int) -> list[MessageQueue]:
@@ -18,7 +19,8 @@ def queues(count: int) -> list[MessageQueue]:
 @given(count=st.integers(0, 40), members=st.integers(1, 12))
 def test_every_queue_has_exactly_one_owner(name: str, count: int, members: int) -> None:
     clients = [f"client-{n}" for n in range(members)]
-    shares = {client: assign(strategy(name), client, queues(count), clients) for client in clients}
+    how = strategy_of(name)
+    shares = {client: assign(how, client, queues(count), clients) for client in clients}
     owners = Counter(queue for share in shares.values() for queue in share)
     assert owners == Counter(queues(count))
     if name != "CONSISTENT_HASH":
@@ -35,7 +37,7 @@ def test_average_gives_runs_as_java_does() -> None:
 
 def test_by_circle_deals_queues_like_cards() -> None:
     eight = sorted(queues(8))
-    assert assign(strategy("avg_by_circle"), "b", eight, ["a", "b", "c"]) == eight[1::3]
+    assert assign(strategy_of("avg_by_circle"), "b", eight, ["a", "b", "c"]) == eight[1::3]
 
 
 def test_sticky_moves_little_when_a_member_leaves() -> None:
@@ -49,12 +51,12 @@ def test_sticky_moves_little_when_a_member_leaves() -> None:
 
 def test_a_stranger_to_the_group_gets_nothing() -> None:
     for name in STRATEGIES:
-        assert assign(strategy(name), "nobody", queues(4), ["a", "b"]) == []
+        assert assign(strategy_of(name), "nobody", queues(4), ["a", "b"]) == []
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="AVG_BY_CIRCLE"):
-        strategy("FAIR")
+    with pytest.raises(ConfigError, match="AVG_BY_CIRCLE"):
+        strategy_of("FAIR")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_members_in_java_share_a_group_with_ours(name: str, owners: str) -> None
     sixteen = [
         MessageQueue("RTopic", name, n) for name in ("broker-a", "broker-b") for n in range(8)
     ]
-    shares = [assign(strategy(name), client, sixteen, clients) for client in clients]
+    shares = [assign(strategy_of(name), client, sixteen, clients) for client in clients]
     found = "".join(
         str(next(n for n, share in enumerate(shares) if queue in share)) for queue in sixteen
     )
@@ -92,7 +94,7 @@ def test_places_on_the_ring_are_the_first_four_bytes_of_a_hash(
 ) -> None:
     """As in RocketMQ: members in Java count no more and no fewer."""
     queue = MessageQueue("T", "a", queue_id)
-    owners = [me for me in clients if assign(strategy("CONSISTENT_HASH"), me, [queue], clients)]
+    owners = [me for me in clients if assign(strategy_of("CONSISTENT_HASH"), me, [queue], clients)]
     assert owners == [owner]
 
 
@@ -100,7 +102,7 @@ def test_sticky_shares_are_the_same_in_every_version() -> None:
     """Members that disagree would share a queue, or leave one alone."""
     clients = ["192.0.2.1@1#10", "192.0.2.1@2#20", "192.0.2.7@DEFAULT"]
     sixteen = [MessageQueue("T", name, n) for name in ("broker-a", "broker-b") for n in range(8)]
-    shares = [assign(strategy("STICKY"), client, sixteen, clients) for client in clients]
+    shares = [assign(strategy_of("STICKY"), client, sixteen, clients) for client in clients]
     found = "".join(
         str(next(n for n, share in enumerate(shares) if queue in share)) for queue in sixteen
     )

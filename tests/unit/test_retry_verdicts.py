@@ -157,9 +157,9 @@ def test_an_ordered_message_is_a_dead_letter_when_the_verdict_says_so() -> None:
         (lambda: Retry(delay_level=-2), "delay_level -2"),
         (lambda: Retry(delay_level=1 << 20), "delay_level 1048576"),
         (lambda: Retry(done=-1), "done -1"),
-        (lambda: Retry(suspend_s=0.001), "suspend_s 0.001: it must be from 0.01 to 30 seconds"),
-        (lambda: Retry(suspend_s=31), "suspend_s 31"),
-        (lambda: Retry(suspend_s=float("nan")), "suspend_s nan"),
+        (lambda: Retry(suspend_s=0.001), "suspend_s is 0.001: give 0.01 to 30 seconds"),
+        (lambda: Retry(suspend_s=31), "suspend_s is 31"),
+        (lambda: Retry(suspend_s=float("nan")), "suspend_s is nan"),
     ],
 )
 def test_a_choice_out_of_its_bounds_is_refused(make: Callable[[], Retry], told: str) -> None:
@@ -168,7 +168,7 @@ def test_a_choice_out_of_its_bounds_is_refused(make: Callable[[], Retry], told: 
 
 
 def test_a_consumer_that_would_wait_for_ever_is_refused() -> None:
-    with pytest.raises(ConfigError, match="suspend_s 31"):
+    with pytest.raises(ConfigError, match="suspend_s is 31"):
         PushConsumer("G", "10.0.0.1:9876", suspend_s=31)
 
 
