@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, nameservers_of, new_core
 from saturnmq.client.kernels import results_of
-from saturnmq.client.loop_thread import LoopThread, shut_gate
+from saturnmq.client.loop_thread import LoopThread, NotDone, shut_gate
 from saturnmq.client.option_checks import TIMEOUT, check_timeout, checked
 from saturnmq.client.producer import at_exit
 from saturnmq.client.producer import producer as async_producer
@@ -378,19 +378,20 @@ class Producer:
         clock = engine.core.runtime.monotonic
         ends = clock() + timeout
         reply: Future[ReceivedMessage] = Future()
-        if not engine.requests.is_known_at(message.topic):
-            self._run(engine.prepare_request(message.topic), timeout)
-        with engine.requests.asking(message, timeout, reply) as question:
-            sent = self.send_async(
-                question, queue=queue, sharding_key=sharding_key, selector=selector
-            )
-            fail_with(reply, sent)
-            try:
+        sent: SendHandle | None = None
+        try:
+            if not engine.requests.is_known_at(message.topic):
+                self._run(engine.prepare_request(message.topic), timeout)
+            with engine.requests.asking(message, timeout, reply) as question:
+                sent = self.send_async(
+                    question, queue=queue, sharding_key=sharding_key, selector=selector
+                )
+                fail_with(reply, sent)
                 return reply.result(max(ends - clock(), 0.0))
-            except TimeoutError:
-                raise RequestTimeout(
-                    f"no reply in {timeout} s; a consumer may still get the request"
-                ) from None
+        except (TimeoutError, NotDone):
+            topic = self._namespace.wrap(message.topic)
+            why = engine.accumulator.last_try(topic, None if sent is None else sent.batch)
+            raise RequestTimeout(async_producer.NO_REPLY.format(timeout, why)) from None
 
     def recall(self, sent: SendResult | str) -> str:
         """End the wait of a timed message, by the result of its send or its `recall_handle`; return

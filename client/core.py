@@ -83,7 +83,7 @@ class ClientCore:
         # to the next broker.
         self.terms: Terms = {}
         self._masters: dict[str, str] = {}  # by broker name, the last one that a route named
-        self._route_listeners: list[Callable[[str], None]] = []
+        self._route_listeners: list[Callable[[str], object]] = []
         self._error_listeners: list[ErrorListener] = []
         self.tasks = Supervisor(runtime, self.report_error)
         self._own_tasks: list[asyncio.Task[None]] = []  # for good
@@ -314,7 +314,7 @@ class ClientCore:
             raise RouteNotFound(f"broker {name} has no master in the route")
         return address
 
-    def on_route_change(self, listener: Callable[[str], None]) -> None:
+    def on_route_change(self, listener: Callable[[str], object]) -> None:
         """Call `listener(topic)` whenever a topic's route changes."""
         self._route_listeners.append(listener)
 

@@ -25,6 +25,10 @@ def shut_gate() -> threading.Lock:
     return gate
 
 
+class NotDone(RequestTimeout):
+    """The loop has not done it in the time that its caller gave"""
+
+
 class LoopThread:
     """One event loop in a daemon thread of its own."""
 
@@ -100,7 +104,7 @@ class LoopThread:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
                     self.loop.call_soon_threadsafe(give_back)
             if late and isinstance(error, TimeoutError):
-                raise RequestTimeout(f"not done in {timeout} s") from None
+                raise NotDone(f"not done in {timeout} s") from None
             raise
 
     def wait_for(self, batch: ProducerBatch, timeout: float | None) -> None:
@@ -111,7 +115,8 @@ class LoopThread:
         if batch.lane.owner.watch(batch, over.release, waits=True) and not over.acquire(
             timeout=-1 if timeout is None else timeout
         ):
-            raise RequestTimeout(f"no acknowledgement in {timeout} s; the send goes on")
+            why = batch.lane.owner.last_try(batch.lane.topic, batch)
+            raise RequestTimeout(f"no acknowledgement in {timeout} s{why}; the send goes on")
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Call a plain function on the loop and wait for its result."""

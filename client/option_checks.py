@@ -24,18 +24,18 @@ BYTES_MOST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class Bounds:
     """Numbers from `least` to `most`."""
 
     least: float
     most: float
     what: str = "seconds"
     note: str = ""
-    """What a value of them, or None, means."""
+    """The meaning of a value of them, or of None."""
     or_none: bool = False
 
     def fault(self, name: str, value: Any) -> str:
-        """What is wrong with a value; empty if nothing is."""
+        """Text: the fault of a value; empty if it has none."""
         if value is None and self.or_none:
             return ""
         kind = numbers.Real if self.what == "seconds" else numbers.Integral
@@ -46,49 +46,49 @@ class Range:
         return f"{name} is {value!r:.60}: give {bounds} {self.what}{self.note}"
 
 
-_COUNT = Range(1, COUNT_MOST, "as a whole number")
-_SIZE = Range(1, BYTES_MOST, "bytes")
-_PERIOD = Range(0.001, SECONDS_MOST)
-RANGES = {
-    "send_timeout": Range(0.001, SOCKET_MOST_S),
-    "retries": Range(0, COUNT_MOST, "as a whole number", "; 0 is one attempt only"),
+_COUNT = Bounds(1, COUNT_MOST, "as a whole number")
+_SIZE = Bounds(1, BYTES_MOST, "bytes")
+_PERIOD = Bounds(0.001, SECONDS_MOST)
+BOUNDS = {
+    "send_timeout": Bounds(0.001, SOCKET_MOST_S),
+    "retries": Bounds(0, COUNT_MOST, "as a whole number", "; 0 is one attempt only"),
     "delivery_timeout": _PERIOD,
-    "absence_timeout": Range(0, SECONDS_MOST),
+    "absence_timeout": Bounds(0, SECONDS_MOST),
     "batch_bytes": _SIZE,
     "buffer_bytes": _SIZE,
     "in_flight": _COUNT,
-    "linger": Range(0, 60, note="; 0 never waits"),
+    "linger": Bounds(0, 60, note="; 0 never waits"),
     "max_message_bytes": _SIZE,
-    "compress_above": Range(0, BYTES_MOST, "bytes", ", or None for never", or_none=True),
+    "compress_above": Bounds(0, BYTES_MOST, "bytes", ", or None for never", or_none=True),
     "consume_message_batch_max_size": _COUNT,
     "consume_threads": _COUNT,
-    "max_reconsume": Range(-1, COUNT_MOST, "as a whole number", "; -1 is the usual number"),
+    "max_reconsume": Bounds(-1, COUNT_MOST, "as a whole number", "; -1 is the usual number"),
     "consume_timeout_s": _PERIOD,
-    "suspend_s": Range(0.01, 30),  # RocketMQ's bounds, as the next ones
-    "pop_invisible_s": Range(5, 300),
+    "suspend_s": Bounds(0.01, 30),  # RocketMQ's bounds, as the next ones
+    "pop_invisible_s": Bounds(5, 300),
     "rebalance_interval_s": _PERIOD,
     "commit_interval_s": _PERIOD,
-    "hold_s": Range(0.1, 60, note=": a broker holds a pull no longer", or_none=True),
+    "hold_s": Bounds(0.1, 60, note=": a broker holds a pull no longer", or_none=True),
     "max_cached_messages": _COUNT,
     "max_cached_bytes": _SIZE,
-    "timeout": Range(0.001, SECONDS_MOST),  # of an Admin
+    "timeout": Bounds(0.001, SECONDS_MOST),  # of an Admin
 }
 CALLABLES = ("listener", "listener_one", "on_error", "check")
-TIMEOUT = Range(0, SECONDS_MOST)
-ENDLESS = Range(0, SECONDS_MOST, note=", or None for no limit", or_none=True)
+TIMEOUT = Bounds(0, SECONDS_MOST)
+ENDLESS = Bounds(0, SECONDS_MOST, note=", or None for no limit", or_none=True)
 
 
 def check_options(given: Mapping[str, object]) -> None:
     """ConfigError names the first of these options with a value that makes no sense."""
     for name, value in given.items():
-        if name in RANGES and (fault := RANGES[name].fault(name, value)):
+        if name in BOUNDS and (fault := BOUNDS[name].fault(name, value)):
             raise ConfigError(fault)
         if name in CALLABLES and value is not None and not callable(value):
             raise ConfigError(f"{name} is {value!r:.60}: give a function, or leave it out")
 
 
 def check_timeout(
-    seconds: float | None, name: str = "timeout", *, allowed: Range = ENDLESS
+    seconds: float | None, name: str = "timeout", *, allowed: Bounds = ENDLESS
 ) -> None:
     """InvalidParameter: nobody can wait for so many seconds."""
     if fault := allowed.fault(name, seconds):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from saturnmq.client.option_checks import RANGES
+from saturnmq.client.option_checks import BOUNDS
 from saturnmq.runtime.errors import InvalidParameter
 
 DEAD_LETTER = -1
@@ -63,6 +63,6 @@ class Retry:
         if self.done < 0:
             raise InvalidParameter(f"done {self.done}: it counts messages, from 0 on")
         if self.suspend_s is not None:
-            fault = RANGES["suspend_s"].fault("suspend_s", self.suspend_s)
+            fault = BOUNDS["suspend_s"].fault("suspend_s", self.suspend_s)
             if fault:
                 raise InvalidParameter(fault)

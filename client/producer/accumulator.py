@@ -101,6 +101,8 @@ class Accumulator:
         self._outbox = Outbox(alone_from)
         self.offer = self._outbox.offer
         self.offer_all = self._outbox.offer_all
+        self.routeless: dict[str, SaturnError] = {}
+        """The topics that wait for a route, and why there was none when it was last asked for."""
         self.renamed: Callable[[MessageQueue], MessageQueue] | None = None  # of a finished batch
         self._refusing = False
 
@@ -290,6 +292,11 @@ class Accumulator:
                 batch.callbacks = []
             batch.callbacks += (callback, handle)
             return True
+
+    def last_try(self, topic: str, batch: ProducerBatch | None = None) -> str:
+        """Text for whoever waited in vain: how the last try ended, if that is known."""
+        trouble = self.routeless.get(topic) or getattr(batch, "trouble", None)
+        return f" (the last try: {trouble})" if trouble is not None else ""
 
     def claim(self, batch: ProducerBatch, broker: str) -> bool:
         """As `adopt`, before a thread sends the batch; False if its lane is not idle any more, or

@@ -27,13 +27,15 @@ _OFFSET_ID = re.compile("[0-9A-Fa-f]{32}(?:[0-9A-Fa-f]{24})?")  # of an IPv4 or 
 class ProducerBatch(BatchFields):
     """Messages that travel in one request."""
 
-    __slots__ = ("callbacks", "packed", "recall_handle")
+    __slots__ = ("callbacks", "packed", "recall_handle", "trouble")
     callbacks: list[Any] | None
     """Each call with its handle behind it; there is a list from the first one on."""
     packed: bytes
     """The body as it travels, if it is compressed as a whole; empty before that."""
     recall_handle: str
     """Of a timed message, which is alone in its batch."""
+    trouble: BaseException
+    """The end of the last attempt that failed, if there was one."""
 
     @property
     def body(self) -> Any:

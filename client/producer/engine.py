@@ -111,6 +111,7 @@ class ProducerEngine:
         if self.namespace is not None:
             self.offer = _refuse
             self.accumulator.renamed = namespace.plain_queue
+        core.on_route_change(lambda topic: self.accumulator.routeless.pop(topic, None))
         self.sender = Sender(core, self.accumulator, self.group, options)
         self.requests = Requests(core)
         self.closed = False

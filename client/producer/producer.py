@@ -45,6 +45,7 @@ from saturnmq.runtime.errors import (
 
 DEFAULT_GROUP = "saturnmq-producer"
 REQUEST_S = 3.0  # as in RocketMQ
+NO_REPLY = "no reply in {} s{}; a consumer may still get the request"
 
 T = TypeVar("T")
 
@@ -191,7 +192,9 @@ class Producer:
         )
         if timeout is None:
             return await handle
-        async with _within(timeout):
+        async with _within(
+            timeout, partial(engine.accumulator.last_try, handle.batch.lane.topic, handle.batch)
+        ):
             return await handle
 
     async def send_async(
@@ -229,8 +232,9 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic to one queue in one request; all are stored or none."""
         check_timeout(timeout)
-        batch = await self._accepted(self.engine.enqueue_batch, messages, queue)
-        async with _within(timeout):
+        engine = self.engine
+        batch = await self._accepted(engine.enqueue_batch, messages, queue)
+        async with _within(timeout, partial(engine.accumulator.last_try, batch.lane.topic, batch)):
             await batch.handle(0)
         return results_of(batch)
 
@@ -282,7 +286,8 @@ class Producer:
         check_timeout(timeout, allowed=TIMEOUT)
         engine = self.engine
         reply: asyncio.Future[ReceivedMessage] = engine.core.runtime.create_future()
-        async with _within(timeout, "no reply in {} s; a consumer may still get the request"):
+        topic = self._namespace.wrap(message.topic)
+        async with _within(timeout, partial(engine.accumulator.last_try, topic), NO_REPLY):
             await engine.prepare_request(message.topic)
             with engine.requests.asking(message, timeout, reply) as question:
                 sent = await self.send_async(
@@ -351,14 +356,17 @@ class Producer:
 
 @contextlib.asynccontextmanager
 async def _within(
-    timeout: float | None, why: str = "no acknowledgement in {} s; the send goes on"
+    timeout: float | None,
+    last_try: Callable[[], str] = str,
+    what: str = "no acknowledgement in {} s{}; the send goes on",
 ) -> AsyncIterator[None]:
-    """Raise RequestTimeout when the block takes longer; the send itself goes on."""
+    """Raise RequestTimeout when the block takes longer; the send itself goes on. `last_try`: text
+    about the end of its last try, if that is known."""
     try:
         async with asyncio.timeout(timeout):
             yield
     except TimeoutError:
-        raise RequestTimeout(why.format(timeout)) from None
+        raise RequestTimeout(what.format(timeout, last_try())) from None
 
 
 def _not_started(message: Message) -> None:

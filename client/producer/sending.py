@@ -579,8 +579,8 @@ class Sender:
             self._failed_at[queue.broker_name] = self.core.broker_address(queue.broker_name)
         if error.refresh_route or queue_is_gone or isinstance(error, RequestTimeout):
             self.core.refresh_soon(queue.topic)
-        if error.outcome == "unknown":
-            batch.unsure = True
+        batch.unsure = batch.unsure or error.outcome == "unknown"
+        batch.trouble = error
         if self.closed or self.core.closed or self._spent(batch, error, now):
             self._over(batch, queue, error)
             return

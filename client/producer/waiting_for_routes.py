@@ -34,6 +34,7 @@ async def until_routed(
             raise
         except SaturnError as failure:
             error = failure
+        sender.accumulator.routeless[topic] = error
         if core.runtime.monotonic() >= deadline or sender.closed or core.closed:
             raise error
         await core.runtime.sleep(AGAIN_S)

@@ -9,7 +9,7 @@ from typing import Any
 import client_fakes as fakes
 import pytest
 from saturnmq import Admin, Producer, PullConsumer, PushConsumer, SimpleConsumer, aio
-from saturnmq.client.option_checks import RANGES
+from saturnmq.client.option_checks import BOUNDS
 from saturnmq.client.producer.options import ProducerOptions
 from saturnmq.protocol.message import Message
 from saturnmq.runtime.errors import ConfigError, InvalidParameter
@@ -61,7 +61,7 @@ def made(kind: Any, **options: Any) -> Any:
 @pytest.mark.parametrize(("kind", "name"), CASES)
 @pytest.mark.parametrize("value", [NAN, INF, -2, "3", b"3", True, [], None, 10**30])
 def test_an_option_that_makes_no_sense_is_refused_by_name(kind: Any, name: str, value: Any) -> None:
-    if value is None and RANGES[name].or_none:
+    if value is None and BOUNDS[name].or_none:
         return
     with pytest.raises(ConfigError, match=rf"^{name} is .*: give -?[\d.]+.* to \d"):
         made(kind, **{name: value})
@@ -69,15 +69,15 @@ def test_an_option_that_makes_no_sense_is_refused_by_name(kind: Any, name: str, 
 
 @pytest.mark.parametrize(("kind", "name"), CASES)
 def test_the_ends_of_a_range_are_in_it(kind: Any, name: str) -> None:
-    whole = RANGES[name].what != "seconds"
-    for end in (RANGES[name].least, RANGES[name].most):
+    whole = BOUNDS[name].what != "seconds"
+    for end in (BOUNDS[name].least, BOUNDS[name].most):
         if kind is Producer:
             ProducerOptions(**{name: int(end) if whole else end})
     assert name in OPTIONS[kind]
 
 
 def test_every_range_is_that_of_an_option() -> None:
-    assert set(RANGES) == {name for names in OPTIONS.values() for name in names}
+    assert set(BOUNDS) == {name for names in OPTIONS.values() for name in names}
 
 
 @pytest.mark.parametrize("kind", [Producer, PushConsumer, PullConsumer, SimpleConsumer, Admin])
