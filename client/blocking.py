@@ -1,10 +1,9 @@
 """Synchronous faces: the same names as the asynchronous classes, used from any thread.
 
-A LoopThread (loop_thread.py) runs one event loop in a daemon thread. A `Facade` is over an
-asynchronous object that was made on the loop: coroutine methods are waited for, plain ones are
-called there. Consumers and admin are written out in blocking_faces.py, by a tool. The producer is
-here, because a message must not cost a trip to the loop: senders append to the accumulator
-themselves and wake the loop only if no wake-up is pending.
+A LoopThread (loop_thread.py) runs one event loop in a daemon thread. Consumers and admin are
+written out in blocking_faces.py, by a tool. The producer is here, because a message must not cost a
+trip to the loop: senders append to the accumulator themselves and wake the loop only if no wake-up
+is pending.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener, nameservers_of, new_core
 from saturnmq.client.kernels import results_of
@@ -39,76 +37,8 @@ from saturnmq.protocol.credentials import Credentials
 from saturnmq.protocol.message import Message, MessageQueue, ReceivedMessage
 from saturnmq.protocol.namespaces import namespace_of
 from saturnmq.runtime.errors import ClientClosed, RequestTimeout
-from saturnmq.runtime.native import NativeRuntime
 
 T = TypeVar("T")
-
-
-class FacadeTarget(Protocol):
-    """The interface of the object behind a Facade."""
-
-    def start(self) -> Coroutine[Any, Any, object]: ...
-    def close(self) -> Coroutine[Any, Any, None]: ...
-    def __aexit__(self, *_: Any, **__: Any) -> Coroutine[Any, Any, None]: ...
-
-
-Async = TypeVar("Async", bound=FacadeTarget)
-
-
-class Facade(Generic[Async]):
-    """The common part of the classes of blocking_faces.py: their loop, their start and their
-    end."""
-
-    def __init__(self, make: Callable[[NativeRuntime], Async]) -> None:
-        self._thread = LoopThread()
-        self._closed = False
-        try:
-            self._target = self._thread.call(make, self._thread.runtime)
-        except BaseException:
-            self._thread.close()
-            raise
-
-    def start(self) -> Self:
-        """Start; `with` calls it."""
-        self._thread.run(self._target.start())
-        return self
-
-    def close(self) -> None:
-        """End the client and its thread; `with` calls it."""
-        self._end(self._target.close)
-
-    def _end(self, ending: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if self._closed or self._thread.inherited:
-            return
-        self._thread.check_caller()
-        self._closed = True
-        try:
-            self._thread.run(ending())
-        finally:
-            self._thread.close()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._end(lambda: self._target.__aexit__(kind, error, trace))
-
-    def _wait(
-        self, answer: Coroutine[Any, Any, T], untaken: Callable[[T], object] | None = None
-    ) -> T:
-        return self._thread.run(answer, untaken=untaken)
-
-    def _call(self, function: Callable[[], T]) -> T:
-        return self._thread.call(function)
 
 
 def _not_started(message: Message) -> None:
@@ -210,6 +140,7 @@ class Producer:
         self._posting: Posting | None = None
         self._room = threading.Condition()
         self._closed = False
+        self._ending = threading.Lock()
 
     def start(self) -> Self:
         """Connect; called by `with`."""
@@ -442,10 +373,19 @@ class Producer:
         nothing."""
         check_timeout(timeout)
         thread, engine = self._thread, self._engine
-        if thread is None or engine is None or self._closed or thread.inherited:
+        if thread is None or engine is None or thread.inherited:
             return
         thread.check_caller()
-        self._closed = True
+        if not self._ending.acquire(timeout=-1 if timeout is None else timeout):
+            return  # another thread closes it, and takes longer
+        try:
+            if not self._closed:
+                self._closed = True
+                self._close(thread, engine, timeout)
+        finally:
+            self._ending.release()
+
+    def _close(self, thread: LoopThread, engine: ProducerEngine, timeout: float | None) -> None:
         at_exit.forget(self._settle)
         try:
             if self._express is not None:

@@ -22,7 +22,6 @@ from saturnmq.client.admin.offset_resets import END, OffsetReset
 from saturnmq.client.admin.promotion import Promotion
 from saturnmq.client.admin.replicas import Replica
 from saturnmq.client.admin.topic_settings import QueueOffsets, Undrained
-from saturnmq.client.blocking import Facade
 from saturnmq.client.cluster_view import BrokerNode
 from saturnmq.client.consumer import pull_consumer, push_consumer, simple_consumer
 from saturnmq.client.consumer.consuming import SUSPEND_S
@@ -34,6 +33,7 @@ from saturnmq.client.consumer.process_queue import FlowLimits
 from saturnmq.client.consumer.push_consumer import CONSUME_TIMEOUT_S
 from saturnmq.client.consumer.subscriptions import TopicOrPattern
 from saturnmq.client.core import DEFAULT_NAMESERVER, ErrorListener
+from saturnmq.client.facade import Facade
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol.credentials import Credentials

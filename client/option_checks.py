@@ -24,7 +24,7 @@ BYTES_MOST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class OptionBounds:
     """Numbers from `least` to `most`."""
 
     least: float
@@ -46,36 +46,36 @@ class Bounds:
         return f"{name} is {value!r:.60}: give {bounds} {self.what}{self.note}"
 
 
-_COUNT = Bounds(1, COUNT_MOST, "as a whole number")
-_SIZE = Bounds(1, BYTES_MOST, "bytes")
-_PERIOD = Bounds(0.001, SECONDS_MOST)
+_COUNT = OptionBounds(1, COUNT_MOST, "as a whole number")
+_SIZE = OptionBounds(1, BYTES_MOST, "bytes")
+_PERIOD = OptionBounds(0.001, SECONDS_MOST)
 BOUNDS = {
-    "send_timeout": Bounds(0.001, SOCKET_MOST_S),
-    "retries": Bounds(0, COUNT_MOST, "as a whole number", "; 0 is one attempt only"),
+    "send_timeout": OptionBounds(0.001, SOCKET_MOST_S),
+    "retries": OptionBounds(0, COUNT_MOST, "as a whole number", "; 0 is one attempt only"),
     "delivery_timeout": _PERIOD,
-    "absence_timeout": Bounds(0, SECONDS_MOST),
+    "absence_timeout": OptionBounds(0, SECONDS_MOST),
     "batch_bytes": _SIZE,
     "buffer_bytes": _SIZE,
     "in_flight": _COUNT,
-    "linger": Bounds(0, 60, note="; 0 never waits"),
+    "linger": OptionBounds(0, 60, note="; 0 never waits"),
     "max_message_bytes": _SIZE,
-    "compress_above": Bounds(0, BYTES_MOST, "bytes", ", or None for never", or_none=True),
+    "compress_above": OptionBounds(0, BYTES_MOST, "bytes", ", or None for never", or_none=True),
     "consume_message_batch_max_size": _COUNT,
     "consume_threads": _COUNT,
-    "max_reconsume": Bounds(-1, COUNT_MOST, "as a whole number", "; -1 is the usual number"),
+    "max_reconsume": OptionBounds(-1, COUNT_MOST, "as a whole number", "; -1 is the usual number"),
     "consume_timeout_s": _PERIOD,
-    "suspend_s": Bounds(0.01, 30),  # RocketMQ's bounds, as the next ones
-    "pop_invisible_s": Bounds(5, 300),
+    "suspend_s": OptionBounds(0.01, 30),  # RocketMQ's bounds, as the next ones
+    "pop_invisible_s": OptionBounds(5, 300),
     "rebalance_interval_s": _PERIOD,
     "commit_interval_s": _PERIOD,
-    "hold_s": Bounds(0.1, 60, note=": a broker holds a pull no longer", or_none=True),
+    "hold_s": OptionBounds(0.1, 60, note=": a broker holds a pull no longer", or_none=True),
     "max_cached_messages": _COUNT,
     "max_cached_bytes": _SIZE,
-    "timeout": Bounds(0.001, SECONDS_MOST),  # of an Admin
+    "timeout": OptionBounds(0.001, SECONDS_MOST),  # of an Admin
 }
 CALLABLES = ("listener", "listener_one", "on_error", "check")
-TIMEOUT = Bounds(0, SECONDS_MOST)
-ENDLESS = Bounds(0, SECONDS_MOST, note=", or None for no limit", or_none=True)
+TIMEOUT = OptionBounds(0, SECONDS_MOST)
+ENDLESS = OptionBounds(0, SECONDS_MOST, note=", or None for no limit", or_none=True)
 
 
 def check_options(given: Mapping[str, object]) -> None:
@@ -88,7 +88,7 @@ def check_options(given: Mapping[str, object]) -> None:
 
 
 def check_timeout(
-    seconds: float | None, name: str = "timeout", *, allowed: Bounds = ENDLESS
+    seconds: float | None, name: str = "timeout", *, allowed: OptionBounds = ENDLESS
 ) -> None:
     """InvalidParameter: nobody can wait for so many seconds."""
     if fault := allowed.fault(name, seconds):

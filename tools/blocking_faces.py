@@ -5,7 +5,7 @@
 
 Each class is the asynchronous one (push_consumer.py, pull_consumer.py and simple_consumer.py of
 client/consumer/, client/admin/admin.py) with the same constructor, methods, properties and
-docstrings, those of its bases included, over the `Facade` of client/blocking.py. It reads sources
+docstrings, those of its bases included, over the `Facade` of client/facade.py. It reads sources
 only, so it works on a tree that cannot be imported. What it leaves out:
 
 - names that begin with `_`, and attributes that the class body does not annotate
@@ -107,7 +107,7 @@ def faces() -> str:
         for method in _functions(Module(module).classes[protocol])
     }
     imports = {
-        ("saturnmq.client.blocking", "Facade"),
+        ("saturnmq.client.facade", "Facade"),
         ("typing", "Self"),
         *(tuple(f"saturnmq.client.{name}".rsplit(".", 1)) for name in FACES.values()),
     }

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from saturnmq.client.consumer.listening import CALLING, Caller
 from saturnmq.runtime.door import Runtime
 from saturnmq.runtime.errors import ClientClosed
 
@@ -15,8 +16,10 @@ class Life:
     when its caller is cancelled, or the consumer would stay a member of its group that reads
     nothing; whoever closes it again waits for that."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, caller: Caller | None = None) -> None:
+        """`caller` calls the consumer's listener, if it has one."""
         self._runtime = runtime
+        self._caller = caller
         self._end: asyncio.Task[None] | None = None
         self.started = False
         self.closing = False
@@ -40,8 +43,10 @@ class Life:
             raise
 
     async def close(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do `work`, once."""
+        """Do `work`, once. A listener that asks for it does not wait: `work` waits for the
+        listener."""
         if self._end is None:
             self.closing = True
             self._end = self._runtime.spawn(work(), name="close")
-        await asyncio.shield(self._end)
+        if self._caller is None or CALLING.get() is not self._caller:
+            await asyncio.shield(self._end)

@@ -22,6 +22,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import partial
 from itertools import islice
 from typing import Any, cast
@@ -61,6 +62,10 @@ Begun = asyncio.Future[float]  # of a run in a thread: the seconds that it took
 ErrorReport = Callable[[ListenerError], None]
 
 
+CALLING: ContextVar[Caller | None] = ContextVar("CALLING", default=None)
+"""The caller whose listener runs in this thread or task."""
+
+
 class Caller:
     """The listener of one consumer and its pace."""
 
@@ -73,7 +78,7 @@ class Caller:
         around: Around | None = None,
     ) -> None:
         """`around` takes the listeners that the application gave, and returns those to call."""
-        self._runtime = runtime
+        self.runtime = runtime
         self._report_error = report_error
         self._reported_at: dict[str, float] = {}  # by kind of fault: the last report
         self._unreported: dict[str, int] = {}  # messages with faults of a kind since that report
@@ -156,9 +161,17 @@ class Caller:
         if self._is_async:
             return None
         if self._workers is None:
-            self._workers = self._runtime.workers(self.threads, name="saturnmq-listener")
+            self._workers = self.runtime.workers(self.threads, name="saturnmq-listener")
         each = self._each if self._one is not None else self._slices
-        return self._workers.run(partial(each, chunk, go_on, stop_at_failure=stop_at_failure))
+        call = partial(each, chunk, go_on, stop_at_failure=stop_at_failure)
+        return self._workers.run(partial(self._in_thread, call))
+
+    def _in_thread(self, call: Callable[[], float]) -> float:
+        before = CALLING.set(self)
+        try:
+            return call()
+        finally:
+            CALLING.reset(before)
 
     async def run(
         self,
@@ -179,7 +192,11 @@ class Caller:
             if begun is None:
                 begun = self.begin(chunk, go_on, stop_at_failure=stop_at_failure)
             if begun is None:
-                took = await self._run_async(chunk, go_on, stop_at_failure=stop_at_failure)
+                before = CALLING.set(self)
+                try:
+                    took = await self._run_async(chunk, go_on, stop_at_failure=stop_at_failure)
+                finally:
+                    CALLING.reset(before)
             else:
                 took = await begun
         finally:
@@ -194,7 +211,7 @@ class Caller:
             self._took = 0.7 * self._took + max(took, 1e-9)
 
     def _report(self, kind: str, fault: ListenerError) -> None:
-        now = self._runtime.monotonic()
+        now = self.runtime.monotonic()
         fault.messages += self._unreported.pop(kind, 0)
         if now - self._reported_at.get(kind, -TELL_EVERY_S) < TELL_EVERY_S:
             self._unreported[kind] = fault.messages
@@ -206,7 +223,7 @@ class Caller:
         self, chunk: MessageRun, go_on: Callable[[], bool] | None, *, stop_at_failure: bool
     ) -> float:
         """The run of a listener that takes single messages; every line in it costs time."""
-        began = self._runtime.monotonic()
+        began = self.runtime.monotonic()
         listener = cast(OneListener, self._one)
         for message in chunk.upcoming:
             if chunk.ended or (go_on is not None and not go_on()):
@@ -221,12 +238,12 @@ class Caller:
                 if failed and stop_at_failure:
                     break
             chunk.handled += 1
-        return self._runtime.monotonic() - began
+        return self.runtime.monotonic() - began
 
     def _slices(
         self, chunk: MessageRun, go_on: Callable[[], bool] | None, *, stop_at_failure: bool
     ) -> float:
-        began = self._runtime.monotonic()
+        began = self.runtime.monotonic()
         listener = cast(Listener, self._many)
         for batch in self._batches(chunk, go_on):
             try:
@@ -236,12 +253,12 @@ class Caller:
                 result = _raised(chunk, batch, error)
             if not _note(chunk, batch, result, stop_at_failure=stop_at_failure):
                 break
-        return self._runtime.monotonic() - began
+        return self.runtime.monotonic() - began
 
     async def _run_async(
         self, chunk: MessageRun, go_on: Callable[[], bool] | None, *, stop_at_failure: bool
     ) -> float:
-        began, task = self._runtime.monotonic(), asyncio.current_task()
+        began, task = self.runtime.monotonic(), asyncio.current_task()
         for batch in self._batches(chunk, go_on):
             try:
                 call = self._one(batch[0]) if self._one is not None else self._call_many(batch)
@@ -252,7 +269,7 @@ class Caller:
                 result = _raised(chunk, batch, error)
             if not _note(chunk, batch, result, stop_at_failure=stop_at_failure):
                 break
-        return self._runtime.monotonic() - began
+        return self.runtime.monotonic() - began
 
     def _batches(self, chunk: MessageRun, go_on: Callable[[], bool] | None) -> Iterator[Messages]:
         while batch := list(islice(chunk.upcoming, self.batch_size)):

@@ -230,7 +230,7 @@ class PushConsumer:
         )
         self._commit_interval = commit_interval_s
         self._tasks = ConsumerTasks(self.core.tasks, group)
-        self._life = Life(self.runtime)
+        self._life = Life(self.runtime, self._caller)
 
     # -- life ---------------------------------------------------------------------------------
     def subscribe(

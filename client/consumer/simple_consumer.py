@@ -26,7 +26,7 @@ from saturnmq.client.consumer.send_back import SendBack
 from saturnmq.client.consumer.starting import find_queues, start_place
 from saturnmq.client.consumer.subscriptions import Subscriptions, TopicOrPattern
 from saturnmq.client.core import DEFAULT_NAMESERVER, ClientCore, ErrorListener, shared_or_new
-from saturnmq.client.option_checks import TIMEOUT, Bounds, check_timeout, checked
+from saturnmq.client.option_checks import TIMEOUT, OptionBounds, check_timeout, checked
 from saturnmq.client.tls import Tls
 from saturnmq.client.tracing import Trace
 from saturnmq.protocol import topics
@@ -54,7 +54,7 @@ BATCH_MAX = 32  # of one pop
 HOLD_S = 20.0  # a broker holds one request no longer
 AGAIN_S = 0.5  # after all brokers failed
 PATTERNS_S = 20.0  # between two looks for the topics of patterns, as between two rebalances
-INVISIBLE = Bounds(0, INVISIBLE_MAX_MS // 1000)
+INVISIBLE = OptionBounds(0, INVISIBLE_MAX_MS // 1000)
 
 
 class Source(NamedTuple):

@@ -142,6 +142,7 @@ class Producer:
         self._namespace = namespace_of(namespace)
         self._engine: ProducerEngine | None = None
         self._offer: Callable[[Message], SendHandle | None] = _not_started
+        self._ending = asyncio.Lock()
         self._room: list[asyncio.Future[None]] = []
 
     async def start(self) -> Self:
@@ -329,12 +330,13 @@ class Producer:
     async def close(self, timeout: float | None = 30.0) -> None:
         """Flush, then close the producer."""
         check_timeout(timeout)
-        if self._engine is not None:
-            await self._engine.close(timeout)
-        at_exit.forget(self._settle)
-        self._on_space()
-        if self._own_core:
-            await self.core.close()
+        async with self._ending:  # a second caller would close the connections of the first
+            if self._engine is not None:
+                await self._engine.close(timeout)
+            at_exit.forget(self._settle)
+            self._on_space()
+            if self._own_core:
+                await self.core.close()
 
     def _settle(self, seconds: float) -> at_exit.UnsentMessages | None:
         batches = list(self.engine.accumulator.active)
