@@ -93,7 +93,9 @@ def _place_in(offset_message_id: str) -> tuple[str, int]:
     """The address of the broker and the physical offset in an offset id."""
     host, port, offset = decode_message_id(offset_message_id)
     if not 0 < port <= 65535:  # a unique id has as many digits, and names a port by chance
-        raise InvalidParameter(f"{offset_message_id!r} is no offset message id: port {port}")
+        raise InvalidParameter(
+            f"{offset_message_id!r} is no offset message id: it names no address of a broker"
+        )
     return join_address(host, port), offset
 
 
@@ -129,8 +131,8 @@ class MessageFinder:
         except (ConnectionLost, RequestTimeout):
             raise
         except SaturnError as error:
-            hint = "" if topic else "; for a unique id give its topic too"
-            raise QueryNotFound(f"no message with id {message_id!r}{hint}: {error}") from None
+            where = f" in topic {topic}" if topic else "; for a unique id give its topic too"
+            raise QueryNotFound(f"no message with id {message_id!r}{where}: {error}") from None
 
     async def by_unique_id(
         self, addresses: Iterable[str], topic: str, unique_id: str

@@ -16,7 +16,13 @@ from saturnmq import (
     PushConsumer,
     aio,
 )
-from saturnmq.runtime.errors import ClientClosed, ConfigError, InvalidParameter, TopicNotExist
+from saturnmq.runtime.errors import (
+    ClientClosed,
+    ConfigError,
+    InvalidParameter,
+    QueryNotFound,
+    TopicNotExist,
+)
 from served_rig import served
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
@@ -44,6 +50,14 @@ def test_the_admin_asks_and_answers(nameserver):
             admin.create_topic("orders", 0)
     with pytest.raises(ClientClosed):
         admin.cluster()
+
+
+def test_an_id_that_no_message_has_is_told_in_words(nameserver):
+    unknown = "7F0000015CA8DBB4000000000000ABCD"  # as a unique id: its digits make no port
+    with Admin(nameserver) as admin:
+        told = f"no message with id '{unknown}' in topic orders: .* it names no address of a broker"
+        with pytest.raises(QueryNotFound, match=told):
+            admin.find_message(unknown, "orders")
 
 
 def test_a_producer_names_the_queues_of_topics_that_exist(nameserver):
