@@ -451,7 +451,7 @@ def _call_back(callbacks: list[Any]) -> None:
 def no_room(body: Any) -> MessageIllegal:
     """The error of a body that its batch was made for, and that does not fit into it."""
     return MessageIllegal(
-        f"a body of {len(body)} B grew while it was sent: leave a {type(body).__name__} alone "
+        f"the body, {type(body).__name__} of {len(body)} B, grew while it was sent: leave it alone "
         "until the send has returned"
     )
 
