@@ -67,6 +67,7 @@ def test_row_1_02_what_a_store_directory_holds() -> None:
         assert set(found) == {
             *("abort", "checkpoint", "commitlog", "config", "consumequeue", "epochFileCheckpoint"),
             *("index", "lock", "timer"),
+            *("epochFileCheckpoint.bak", "epochFileCheckpoint.tmp"),  # room for the next epoch
         }
         assert found["checkpoint"].size == 4096
         assert world.disk.read_file("/store/lock") == b"lock"
