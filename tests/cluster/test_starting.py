@@ -23,7 +23,7 @@ async def late(self):
     await asyncio.sleep(2)
     await run(self)
 HaSlave.run = late
-sys.argv[:] = sys.argv[3:]
+sys.argv[:] = sys.argv[sys.argv.index("-m") + 1 :]
 runpy.run_module("saturnmq.cli.main", run_name="__main__", alter_sys=True)
 """
 
