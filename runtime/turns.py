@@ -38,14 +38,14 @@ class Turns:
         self._line: deque[Callable[[], bool | None]] = deque()
         self._let_go = 0  # of those that came in this turn
         self._share = TASKS_LEAST
-        self._begun = 0.0  # this turn, in the processor's time of the loop
+        self._let_go_at = 0.0  # those in line, in the processor's time of the loop; 0: none
         self._until = 0.0  # end of this turn; 0: it has not begun
 
     def is_over(self) -> bool:
         """Whether further requests have to wait for another turn."""
         now = self._runtime.monotonic()
         if not self._until:
-            self._until, self._begun = now + TURN_S, self._runtime.processor_time()
+            self._until = now + TURN_S
             self._runtime.call_soon(self._next)
         return now >= self._until
 
@@ -86,7 +86,8 @@ class Turns:
         return True
 
     def _next(self) -> None:
-        self._adapt()
+        if self._let_go_at:
+            self._adapt()
         self._until, self._let_go = 0.0, 0
         let_go, before = 0, -1
         try:
@@ -97,13 +98,15 @@ class Turns:
                     if let_go >= self._share or self.is_over():
                         return
         finally:
+            is_measured = let_go and self._line
+            self._let_go_at = self._runtime.processor_time() if is_measured else 0.0
             if self._line:  # those behind a step that failed have a turn, too
                 self.is_over()
 
     def _adapt(self) -> None:
-        """Choose how many tasks the next turn lets go, by the processor time that this one took:
-        what other programs took meanwhile is nothing that fewer tasks would spare."""
-        took_s = self._runtime.processor_time() - self._begun
+        """Choose how many tasks are let go now, by the processor time that those of the turn before
+        took: what other programs took meanwhile is nothing that fewer tasks would spare."""
+        took_s = self._runtime.processor_time() - self._let_go_at
         if took_s > TASKS_S:
             self._share = max(self._share // 2, TASKS_LEAST)
         elif took_s < TASKS_S / 2 and self._line:
