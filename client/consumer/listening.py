@@ -19,6 +19,7 @@ each kind once a minute with the number of messages.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -196,7 +197,8 @@ class Caller:
                 try:
                     took = await self._run_async(chunk, go_on, stop_at_failure=stop_at_failure)
                 finally:
-                    CALLING.reset(before)
+                    with contextlib.suppress(ValueError):  # another task closed this one
+                        CALLING.reset(before)
             else:
                 took = await begun
         finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from saturnmq import PushConsumer
 from saturnmq.client.consumer.listening import Caller
 from saturnmq.client.consumer.process_queue import MessageRun, ProcessQueue
 from saturnmq.client.consumer.results import ConsumeResult
@@ -286,10 +287,18 @@ def test_each_kind_of_fault_is_told_once_a_minute_with_the_messages_since() -> N
     ]
 
 
-@pytest.mark.parametrize(("size", "threads"), [(0, 20), (32, 0), (-1, 1)])
-def test_sizes_below_one_are_refused(size: int, threads: int) -> None:
-    with pytest.raises(ConfigError, match=f"{size} and consume_threads {threads}"):
-        Caller(Clock(), size, threads, lambda _: None)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("consume_message_batch_max_size", 0),
+        ("consume_message_batch_max_size", -1),
+        ("consume_threads", 0),
+    ],
+)
+def test_sizes_below_one_are_refused(name: str, value: int) -> None:
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(ConfigError, match=f"{name} is {value}: give 1 to"):
+        PushConsumer("g", "127.0.0.1:1", listener_one=print, **options)
 
 
 def test_a_consumer_keeps_its_listener() -> None:

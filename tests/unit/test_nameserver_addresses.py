@@ -106,4 +106,4 @@ def test_a_consumer_says_that_its_nameserver_is_none() -> None:
         world.loop.close()
     [error] = told
     assert isinstance(error, UnsupportedRequest)
-    assert "10.0.0.1:9876: a broker" in str(error)
+    assert "10.0.0.1:9876 (SaturnMQ) does not serve GET_ROUTEINFO_BY_TOPIC: a broker" in str(error)

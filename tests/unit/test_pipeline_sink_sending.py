@@ -117,6 +117,9 @@ def test_what_cannot_be_sent_at_all_is_told_at_once(cluster):
     cluster.brokers["a"].answer = cluster.brokers["b"].answer = lambda cmd: (13, "body too large")
     with pytest.raises(SinkFailed, match=r"1 rows .* the broker says why\. body too large"):
         send(cluster.address, [chunk(b"1")])
+    with pytest.raises(TopicNotExist, match=r"'other'.*a and b may have it, without a master"):
+        send(cluster.address, [chunk(b"1", topic="other")])
+    cluster.registered = list(cluster.known)
     with pytest.raises(TopicNotExist, match=r"'other'.*saturnmq topic create"):
         send(cluster.address, [chunk(b"1", topic="other")])
 
