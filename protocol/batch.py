@@ -82,7 +82,7 @@ def put_batch_item(
         properties = b"UNIQ_KEY\x01%b%04X\x02WAIT\x01true\x02%b" % (id_head, number, extra)
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise _properties_too_large(len(properties), PROPERTIES_BYTES_MAX)
-    body = plain_body(body)
+    body = memoryview(plain_body(body))  # of the bytes that are there now
     size = ENTRY_BYTES_MIN + len(body) + len(properties)
     if at + size > len(buffer):
         return -1
