@@ -8,8 +8,9 @@ asked for now. So clients go on through a fail-over with the routes that they ha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TypeVar
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from saturnmq.gateway.clients import Client
 from saturnmq.gateway.codes import NOT_MASTER
@@ -24,11 +25,7 @@ from saturnmq.runtime.errors import ConnectFailed, ConnectionLost, SaturnError, 
 AT_ONCE = 16  # requests of one call, each of which is answered in its turn of the loop
 
 E = TypeVar("E")
-
-
-def portions(entries: Sequence[E]) -> Iterator[Sequence[E]]:
-    """The entries of a call, AT_ONCE at a time."""
-    return (entries[at : at + AT_ONCE] for at in range(0, len(entries), AT_ONCE))
+T = TypeVar("T")
 
 
 class Asking:
@@ -40,6 +37,16 @@ class Asking:
     async def turn(self) -> None:
         """Wait until the turn of the loop has time for more work of a call."""
         await self._peers.turns.free()
+
+    async def for_each(
+        self, entries: Sequence[E], ask: Callable[[E], Coroutine[Any, Any, T]]
+    ) -> list[T]:
+        """The results of `ask` for the entries of one call, which are asked for in their order."""
+        found: list[T] = []
+        for at in range(0, len(entries), AT_ONCE):
+            await self.turn()
+            found += await asyncio.gather(*map(ask, entries[at : at + AT_ONCE]))
+        return found
 
     async def at(
         self,

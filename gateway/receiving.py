@@ -8,7 +8,6 @@ in no answer: it goes to the dead letters as it is stored, and the others of its
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from saturnmq.gateway import v2
-from saturnmq.gateway.asking import Asking, portions
+from saturnmq.gateway.asking import Asking
 from saturnmq.gateway.callers import as_itself
 from saturnmq.gateway.calls import GrpcCall, Write
 from saturnmq.gateway.checks import (
@@ -285,11 +284,9 @@ class Receiving:
                 f"the call has {len(request.entries)} entries; 1 to {ENTRIES_MAX} are allowed",
             )
         left_s = call.remaining_s(self._runtime.monotonic())
-        entries: list[Any] = []
-        for part in portions(request.entries):
-            await self._asking.turn()
-            acks = (self._ack_entry(client, group, topic, each, left_s) for each in part)
-            entries += await asyncio.gather(*acks)
+        entries = await self._asking.for_each(
+            request.entries, lambda each: self._ack_entry(client, group, topic, each, left_s)
+        )
         return v2.AckMessageResponse(
             status=common([entry.status for entry in entries]), entries=entries
         )

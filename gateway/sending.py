@@ -7,11 +7,10 @@ the broker chooses the queue.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from saturnmq.gateway import v2
-from saturnmq.gateway.asking import Asking, portions
+from saturnmq.gateway.asking import Asking
 from saturnmq.gateway.calls import MARGIN_S, GrpcCall
 from saturnmq.gateway.checks import (
     check_delivery,
@@ -117,11 +116,9 @@ class Sending:
             if len(messages) == 1:
                 entries = [await self._store(client, topic, facts, messages[0], left_s)]
             else:  # in their order: queues keep it
-                entries = []
-                for part in portions(messages):
-                    await self._asking.turn()
-                    stores = (self._store(client, topic, facts, each, left_s) for each in part)
-                    entries += await asyncio.gather(*stores)
+                entries = await self._asking.for_each(
+                    messages, lambda each: self._store(client, topic, facts, each, left_s)
+                )
         return v2.SendMessageResponse(
             status=common([entry.status for entry in entries]), entries=entries
         )

@@ -7,7 +7,7 @@ client with one request at a time waits for no flood, on however many connection
 
 The steps of TLS handshakes share this time (`when_free`): one of them costs as much as many
 requests. So do the calls of gRPC, each of which is a task: its work comes in the turn behind
-the one in which it is let go, so a number of them is let go in one (`is_full`, `free`): more if
+the one in which it is let go, so a number of them is let go in one (`take`, `free`): more if
 such a turn was short, fewer if it was long.
 
 A turn has further reads, too: libuv reads a socket up to 32 times in one, as long as each read
@@ -49,13 +49,12 @@ class Turns:
             self._runtime.call_soon(self._next)
         return now >= self._until
 
-    def is_full(self) -> bool:
-        """Whether no other task may begin its work in the next turn. If one may, the caller lets
-        it go now."""
+    def take(self) -> bool:
+        """Whether the caller may let one task go now, which works in the next turn."""
         if self.is_over() or self._let_go >= self._share:
-            return True
+            return False
         self._let_go += 1
-        return False
+        return True
 
     def wait(self, go_on: Callable[[], bool | None]) -> None:
         """Call `go_on` in a later turn, after those in line."""

@@ -19,7 +19,7 @@ class Beginnings:
 
     def add(self, begin: Callable[[], None]) -> None:
         """Have a call begin, now or when it is its turn."""
-        if self._turns is None or not (self._waiting or self._turns.is_full()):
+        if self._turns is None or (not self._waiting and self._turns.take()):
             begin()
             return
         self._waiting.append(begin)
